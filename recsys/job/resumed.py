@@ -1,6 +1,6 @@
 """The config of a run that is resumed, or that another one goes on from: its own, with keys of the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
@@ -8,7 +8,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, composing, load_config, parse_overrides
+from recsys.features import FeatureSpec
 from recsys.files.run_files import CONFIG, run_folder
+from recsys.job.build import with_dims
 from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten
 
@@ -55,15 +57,23 @@ def cannot_go_on(cfg: RunConfig) -> str | None:
     return f"the model {_class(cfg)} {why}"
 
 
-def check_start(cfg: RunConfig) -> None:
-    """Check `start_from`. Raises UserError if it is no run, or if this config's model cannot go on from that run's."""
+def check_start(cfg: RunConfig) -> RunConfig:
+    """Return the config, with the widths of the tables of the run that `start_from` names if `dims` is auto.
+
+    Raises UserError if it is no run, or if this config's model cannot go on from that run's.
+    """
     if (start := run_to_start_from(cfg)) is None:
-        return
+        return cfg
     why, theirs = cannot_go_on(cfg), _class(load_config(start / CONFIG))
     if why is None and theirs != _class(cfg):
         why = f"its model is {theirs}, and this one is {_class(cfg)}; leave out model="
     if why is not None:
         raise UserError(f"start_from={start}: {why}")
+    if cfg.dims is None or "auto" not in (cfg.dims.values() if isinstance(cfg.dims, Mapping) else [cfg.dims]):
+        return cfg
+    tables = with_dims(RunConfig.of(load_config(start / CONFIG)), FeatureSpec.load(start / "features.json")).tables
+    dims = {table: dim for table, [f, *_] in tables.items() if (dim := f.dim) not in (None, cfg.model["dim"])}
+    return cfg.changed({"dims": dims})  # they grow with the rows of a table, which a training keeps
 
 
 def _class(cfg: DictConfig | RunConfig) -> str:

@@ -41,7 +41,8 @@ def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     """Return the model, fitted to all training rows."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
     validation = loader_on_cpu(cfg, prepared, "validation") if prepared.rows("validation") else None
-    model.fit(loader_on_cpu(cfg, prepared, "train"), validation, seed=cfg.seed, threads=torch.get_num_threads())
+    training = loader_on_cpu(cfg, prepared, "train", thinned=True)
+    model.fit(training, validation, seed=cfg.seed, threads=torch.get_num_threads())
     return model
 
 

@@ -158,7 +158,7 @@ def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]
     say("checking the config")
     cfg = check_early(composed)
     run_to_resume(cfg)
-    check_start(cfg)
+    cfg = check_start(cfg)
     check_root(cfg.data)
     if not names_files(cfg.data):
         return cfg, None

@@ -14,6 +14,7 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features.fitted import TRANSFORMS, Fitted, is_fitted
+from recsys.data.features.grow import check_folds
 from recsys.data.prepare.check_data import SplitFiles
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.passes import Build
@@ -70,6 +71,7 @@ def prepare_to_resume(
             "run, or set resume_on_changed_data=true to go on with today's files and the run's transforms"
         )
     say("the raw files have changed since the run began: going on with today's files and the run's transforms")
+    check_folds(Fitted.load(run))
     return finish(build.with_transforms(run))
 
 
@@ -111,7 +113,8 @@ def prepare_to_go_on(start: Path, data: DataConfig, engine: Engine, files: Split
 def _trained_on(run: Path, build: Build, then: RunData | None) -> Prepared:
     """Return the data that a run was trained on, whose raw files have not changed."""
     grown = bool(manifest.read_json(run / TRANSFORMS).get("trainings"))
-    if not grown:
+    older = then is not None and then.prepared.name == build.older
+    if not (grown or older):
         prepared = finish(build)
         check_ids(run, prepared)
         return prepared

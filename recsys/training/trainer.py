@@ -232,17 +232,22 @@ def split_loader(
     ranks: Ranks,
     *,
     training: bool = False,
+    thinned: bool = False,
     files: list[Path] | None = None,
 ) -> ParquetLoader:
     """Return the loader of this rank's share of a split, or of some of its files.
 
     For training it is shuffled and all ranks have the same number of batches; otherwise it reads every row in order.
+    Where training rows are measured, those that are left of the negatives stand for all of them.
+
+    thinned: let negatives count once, as in training
     """
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
     fitted = prepared.fitted
     files = files or prepared.files(split)
     device = local_device(cfg.accelerator, ranks.local_rank)
     pipeline = cfg.pipeline if training else BASE
+    negatives = prepared.fitted.kept_negatives if split == "train" and not (training or thinned) else 1.0
     unknown = {}
     if training and cfg.loader.unknown and (names := untrained_unknowns(prepared)):
         unknown = dict.fromkeys(names, cfg.loader.unknown)
@@ -260,6 +265,7 @@ def split_loader(
         seed=cfg.seed,
         buffer_rows=cfg.loader.buffer_rows,
         balance_lists=training and cfg.loader.balance_lists,
+        negatives=negatives,
         unknown=unknown,
         keep_bytes=cfg.loader.keep_mb << 20 if training else 0,
         rank=ranks.rank,
@@ -272,9 +278,12 @@ def split_loader(
     )
 
 
-def loader_on_cpu(cfg: RunConfig, prepared: Prepared, split: str) -> ParquetLoader:
-    """Return the loader of all rows of a split in order, for one process that scores them on the CPU, GPU or not."""
-    return split_loader(cfg.changed({"trainer.accelerator": "cpu"}), prepared, split, ALONE)
+def loader_on_cpu(cfg: RunConfig, prepared: Prepared, split: str, *, thinned: bool = False) -> ParquetLoader:
+    """Return the loader of all rows of a split in order, for one process that scores them on the CPU, GPU or not.
+
+    thinned: let negatives count once, as in training
+    """
+    return split_loader(cfg.changed({"trainer.accelerator": "cpu"}), prepared, split, ALONE, thinned=thinned)
 
 
 def collectives_of(trainer: pl.Trainer) -> dict[str, float]:

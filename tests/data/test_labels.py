@@ -162,6 +162,25 @@ def test_a_sample_of_the_negatives(tmp_path: Path) -> None:
     assert float(p) == pytest.approx(positives / 800, rel=1e-6)
 
 
+def test_nothing_is_fitted_to_negatives_that_are_left_out(tmp_path: Path) -> None:
+    """Every value of a vocabulary is in a row that trains; the mean of the weights is that of these rows."""
+    _, prepared = prepared_log(tmp_path, label=LabelConfig("click"), weight=WeightConfig("w"), sample_negatives=0.1)
+    rows = pl.concat(pl.read_parquet(file) for file in prepared.files("train"))
+    assert rows["__weight__"].mean() == pytest.approx(1, abs=1e-6)
+    for name, c in prepared.fitted.data.sparse_columns.items():
+        if (vocabulary := prepared.fitted.vocabularies.get(c.table)) is not None and not c.is_list:
+            assert set(vocabulary["id"]) <= set(rows[name])
+
+
+def test_measured_training_rows_stand_for_the_negatives_that_were_left_out(tmp_path: Path) -> None:
+    frame, prepared = prepared_log(tmp_path, label=LabelConfig("click"), sample_negatives=0.25)
+    loader = ParquetLoader(prepared.files("train"), prepared.fitted.features, batch_size=64, negatives=0.25)
+    label, weight = (torch.cat([getattr(b, name) for b in loader]) for name in ("labels", "weight"))
+    assert {*zip(label[:, 0].tolist(), weight.tolist(), strict=True)} == {(0.0, 4.0), (1.0, 1.0)}
+    rate = frame["click"].head(800).mean()
+    assert float((label[:, 0] * weight).sum() / weight.sum()) == pytest.approx(rate, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [

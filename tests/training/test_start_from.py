@@ -1,6 +1,7 @@
 """start_from=RUN: a training goes on from another run, whose tables give new values rows of their own."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,95 @@ def test_a_smaller_capacity_keeps_the_rows_and_says_so(folder: Path, capfd: pyte
     run(folder, "smaller", "day1", f"start_from={folder / 'first'}", data=smaller)
     assert len(vocabulary(folder / "smaller", "user")) == 40
     assert "capacity=10 of table user: the run that this one starts from has given 41 rows" in capfd.readouterr().err
+
+
+def labelled(tmp: Path, name: str, data: str, *more: str, seed: int = 0, unit: float = 1.0) -> dict[str, Any]:
+    """Train on 600 rows of random labels and weights, and return metrics.json. data: YAML"""
+    rng, root = np.random.default_rng(seed), tmp / f"rows-{name}"
+    root.mkdir()
+    columns = {
+        "k": rng.integers(0, 300, 600),
+        "x": rng.normal(size=600),
+        "a": rng.integers(0, 2, 600),
+        "b": rng.integers(0, 2, 600),
+        "c": np.array(["red", "green"])[rng.integers(0, 2, 600)],
+        "w": rng.random(600) * unit,
+    }
+    pl.DataFrame(columns).write_parquet(root / "a.parquet")
+    given = ["model=lr", "trainer.threads=1", "trainer.batch_size=100", f"run_dir={tmp / name}", *more]
+    cfg = composed_config(compose("train", given), [*more, f"run_dir={tmp / name}"])
+    cfg.data = OmegaConf.merge(
+        OmegaConf.create(
+            "{name: r, source: {format: parquet, files: [a.parquet]}, split: {by: order, validation: 0, test: 0.2}, "
+            "dense: {x: {}}, sparse: {u: {column: k}}}"
+        ),
+        OmegaConf.create(data),
+    )
+    cfg.data.root, cfg.data.prepared = str(root), str(tmp / "prepared")
+    return dict(train(cfg).metrics)
+
+
+LABELS = "labels: {a: {}, b: {only_if: a}, c: {kind: classes, classes: [red, green]}}"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "key"),
+    [
+        ("label: {column: a}", "label: {column: a}, sample_negatives: 0.5", "data.sample_negatives=0.5"),
+        ("label: {column: a}, sample_negatives: 0.5", "label: {column: a}", "data.sample_negatives=1"),
+        ("label: {column: w, kind: regression}", "label: {column: b, kind: regression}", "data.label.column=b"),
+        ("label: {column: w, kind: regression, log: true}", "label: {column: w, kind: regression}", "data.label.log="),
+        ("label: {column: w, at_least: 0.5}", "label: {column: w, at_least: 0.2}", "data.label.at_least=0.2"),
+        (LABELS, LABELS.replace("red, green", "green, red"), "data.labels.c.classes="),
+        (LABELS, LABELS.replace("only_if: a", ""), "data.labels.b.only_if="),
+        (LABELS, LABELS.replace("b: {only_if: a}, ", ""), "data.labels: the run has a, b, c"),
+        ("labels: {a: {}, b: {}}", "labels: {b: {}, a: {}}", "data.labels: the run has a, b"),
+    ],
+)
+def test_labels_are_those_of_the_run(tmp_path: Path, before: str, now: str, key: str) -> None:
+    labelled(tmp_path, "one", f"{{{before}}}")
+    with pytest.raises(UserError, match=re.escape(key)):
+        labelled(tmp_path, "two", f"{{{now}}}", f"start_from={tmp_path / 'one'}", seed=1)
+
+
+def test_weights_have_a_mean_of_1_in_each_training(tmp_path: Path) -> None:
+    """In another unit they change nothing, also where a run had none before."""
+    data, start = "{label: {column: a}, weight: {column: w}}", f"start_from={tmp_path / 'one'}"
+    labelled(tmp_path, "one", data.replace(", weight: {column: w}", ""))
+    found = [labelled(tmp_path, f"u{unit}", data, start, seed=1, unit=unit) for unit in (1, 100)]
+    assert found[0]["test"]["logloss"] == pytest.approx(found[1]["test"]["logloss"], abs=1e-6)
+    for unit in (1, 100):
+        folder = json.loads((tmp_path / f"u{unit}" / "data.json").read_text())["prepared"]
+        assert pl.read_parquet(f"{folder}/train/*.parquet")["__weight__"].mean() == pytest.approx(1, abs=1e-6)
+
+
+def test_the_mean_label_of_a_value_leaves_out_a_row_that_comes_again_elsewhere(tmp_path: Path) -> None:
+    """Values and labels are independent, so the encoded numbers of training rows must be, too."""
+    data = "{label: {column: a}, dense: {k: {transform: [{target: {smoothing: 1}}]}}}"
+    labelled(tmp_path, "one", data)
+    whole = pl.read_parquet(tmp_path / "rows-one" / "a.parquet")
+    new = whole.sample(50, seed=7).with_columns(x=pl.col("x") + 1)
+    cfg = composed_config(compose("train", given := [f"start_from={tmp_path / 'one'}"]), given)
+    (tmp_path / "again").mkdir()
+    pl.concat([new, whole.head(480).reverse(), whole.tail(120)]).write_parquet(tmp_path / "again" / "a.parquet")
+    cfg.data.root, cfg.run_dir = str(tmp_path / "again"), str(tmp_path / "two")
+    train(cfg)
+    folder = json.loads((tmp_path / "two" / "data.json").read_text())["prepared"]
+    rows = pl.read_parquet(f"{folder}/train/*.parquet")[50:470]
+    assert abs(np.corrcoef(rows["k"], rows["__label__"])[0, 1]) < 0.1
+
+
+def test_tables_keep_the_widths_of_the_first_run(tmp_path: Path) -> None:
+    """With dims=auto, a width follows the rows of its table, which have grown here from 33 to 60."""
+    write(tmp_path / "day0", range(3), range(2), 0)
+    write(tmp_path / "day1", range(200), range(100), 1)
+    auto = ["model.dim=64", "dims=auto"]
+    dims = []
+    run(tmp_path, "0", "day0", *auto)
+    for name in ("1", "2"):
+        dims.append(run(tmp_path, name, "day1", f"start_from={tmp_path / str(int(name) - 1)}", "dims=auto").metrics)
+        dims.append(OmegaConf.load(tmp_path / name / "config.yaml").dims)
+    assert dims[1] == dims[3] == {"user": 12, "item": 8}
 
 
 def test_mistakes(folder: Path) -> None:

@@ -16,7 +16,7 @@ from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import Quantiles, Vocabulary
 from recsys.data.features.find_types import Types, canonical_values
 from recsys.data.features.fitted import Fitted
-from recsys.data.features.label_columns import fit_labels, kept_columns, label_statistics
+from recsys.data.features.label_columns import fit_labels, fit_weight, kept_columns, label_statistics
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.steps import Params
@@ -116,6 +116,19 @@ class Training(Protocol):
         """Return the sum of the last pass's tables of these names, as `sum_tables` does, in the order of `keys`."""
 
 
+def merge_statistics(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergeable]]:
+    """Return the number of rows of all chunks, and their statistics. partials: in the order of the chunks"""
+    rows, merged = 0, dict[str, Mergeable]()
+    for partial in partials:
+        rows += partial.rows
+        for name, part in partial.statistics.items():
+            if name in merged:
+                merged[name].merge(part)
+            else:
+                merged[name] = part
+    return rows, merged
+
+
 def fit(data: ResolvedData, training: Training, types: Types | None = None) -> Fitted:
     """Fit all transforms and vocabularies.
 
@@ -134,17 +147,10 @@ def fit(data: ResolvedData, training: Training, types: Types | None = None) -> F
     params: dict[str, list[Params]] = {name: [] for name in dense}
     bounds: dict[str, list[float]] = {}
     vocabularies: dict[str, pl.DataFrame] = {}
-    labels: tuple[tuple[Label, ...], float] = ((), 1.0)
+    labels, mean_weight = tuple[Label, ...](), 1.0
     first = True
     while (pending := dict(_next_statistics(dense, params))) or first:
-        rows, merged = 0, dict[str, Mergeable]()
-        for partial in training.collect(StatisticsPass(data, params, first, types or {})):
-            rows += partial.rows
-            for name, part in partial.statistics.items():
-                if name in merged:
-                    merged[name].merge(part)
-                else:
-                    merged[name] = part
+        rows, merged = merge_statistics(training.collect(StatisticsPass(data, params, first, types or {})))
         if not rows:
             raise data.without_rows("train")
         for name, statistic in pending.items():
@@ -155,10 +161,10 @@ def fit(data: ResolvedData, training: Training, types: Types | None = None) -> F
             for name, c in sparse.items():
                 if isinstance(c.encoder, Quantiles) and isinstance(sample := merged[name], ValueSample):
                     bounds[name] = c.encoder.fit(sample)
-            labels = fit_labels(data, rows, merged)
+            labels, mean_weight = fit_labels(data, rows, merged), fit_weight(data, merged)
         first = False
     of_text = None if types is None else dict(types)
-    return Fitted(data, params, vocabularies, {}, bounds, None, labels[0], labels[1], types=of_text)
+    return Fitted(data, params, vocabularies, {}, bounds, None, labels, mean_weight, types=of_text)
 
 
 def _next_statistics(

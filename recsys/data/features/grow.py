@@ -11,27 +11,58 @@ value that is not in this training's rows. Nothing is removed before a new value
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.data.features.dense_columns import DenseColumn, LookedUpVector
+from recsys.data.features.dense_columns import DenseColumn, LookedUpVector, Target
 from recsys.data.features.encoders import EVICT, Vocabulary
-from recsys.data.features.fit import StatisticsPass, Training, vocabulary_tables
+from recsys.data.features.fit import StatisticsPass, Training, merge_statistics, vocabulary_tables
 from recsys.data.features.fitted import Fitted
+from recsys.data.features.label_columns import fit_weight
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_index import shares
 from recsys.features import OUT_OF_VOCABULARY
+from recsys.schema.data_schema import ItemsConfig
 
 WAITING_TRAININGS = 10  # after which a value that has no row and does not come again is forgotten
 
 
+def check_labels(old: Fitted, data: ResolvedData) -> None:
+    """Raise UserError if the labels of `data` mean something else than those that a run predicts."""
+    before, now = old.data.label_kinds, data.label_kinds
+    if [*before] != [*now]:
+        names = [", ".join(labels) or "none" for labels in (before, now)]
+        why = "; a run keeps its labels and their order"
+        raise UserError(f"data.labels: the run has {names[0]}, and this config has {names[1]}{why}")
+    for name, label in before.items():
+        for part in fields(label.config):
+            ran, given = (getattr(c.config, part.name) for c in (label, now[name]))
+            if ran != given:
+                why = "by which its labels are read; set it as there, or train a new run"
+                raise UserError(f"{now[name].key}.{part.name}={given}: the run has {ran}, {why}")
+
+
+def check_folds(old: Fitted) -> None:
+    """Raise UserError if it is not known in which fold a row of the old training was."""
+    for name, c in old.data.dense_columns.items():
+        if c.steps and isinstance(c.steps[0], Target) and "folds_of" not in old.dense[name][0]:
+            raise UserError(f"{c.key}.transform: target was fitted by an older version, by the places of rows in their "
+                            "files, so that rows which come again would see their own labels; train a new run "
+                            "without start_from")  # fmt: skip
+
+
 def check_growth(old: Fitted, data: ResolvedData) -> None:
     """Raise UserError if the features of `data` are not those that were fitted, or cannot be fitted to more rows."""
+    if data.sample_negatives != old.data.sample_negatives:
+        ran = old.data.sample_negatives
+        raise UserError(f"data.sample_negatives={data.sample_negatives:g}: the run has {ran:g}, for which its "
+                        f"predictions are corrected; set {ran:g}, or train a new run")  # fmt: skip
+    check_folds(old)
     columns = (
         ("dense", old.data.dense_columns, data.dense_columns),
         ("sparse", old.data.sparse_columns, data.sparse_columns),
@@ -75,7 +106,8 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
         training: the new training rows.
     """
     params = {name: list(old.dense[name]) for name in data.dense_columns}
-    if not sum(partial.rows for partial in training.collect(StatisticsPass(data, params, True, old.types or {}))):
+    rows, seen = merge_statistics(training.collect(StatisticsPass(data, params, True, old.types or {})))
+    if not rows:
         raise data.without_rows("train")
     number = old.trainings + 1
     vocabularies, waiting = {}, {}
@@ -88,9 +120,16 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
         if rules.capacity is not None and rows > rules.capacity:
             say(f"capacity={rules.capacity} of table {table}: the run that this one starts from has given {rows} rows; "
                 "they stay, and new values take the rows of old ones")  # fmt: skip
-    return replace(
-        old, data=data, vocabularies=vocabularies, waiting=waiting, trainings=number, items=None, initial_tables={}
-    )
+    grown = replace(old, data=data, vocabularies=vocabularies, waiting=waiting, trainings=number, items=None)
+    return replace(grown, initial_tables={}, mean_weight=fit_weight(data, seen))
+
+
+def reweighted(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
+    """Return transforms that are `old`, with weights of a mean of 1 over these training rows, if there are some."""
+    weights = replace(data, dense={}, sparse={}, group=None, items=ItemsConfig())
+    rows, seen = merge_statistics(training.collect(StatisticsPass(weights, {}, True, {})))
+    mean = fit_weight(weights, seen) if rows else old.mean_weight
+    return replace(old, data=replace(old.data, weight=data.weight), mean_weight=mean)
 
 
 def grow_table(

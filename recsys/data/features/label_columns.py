@@ -75,14 +75,14 @@ def label_statistics(data: ResolvedData) -> Iterator[tuple[str, Moments]]:
         yield WEIGHT, Moments()
 
 
-def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[tuple[Label, ...], float]:
-    """Return the labels, and the mean weight of a row.
+def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[Label, ...]:
+    """Return the labels.
 
     Args:
         seen: the statistics of `label_statistics`.
 
     Raises:
-        UserError: no training row has one of the labels, all have the same binary label, or all weights are 0.
+        UserError: no training row has one of the labels, or all have the same binary label.
     """
     labels = []
     for (column, c), label in zip(label_columns(data).items(), plain_labels(data), strict=True):
@@ -93,10 +93,15 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
         if data.item_feature is not None and not data.labels:
             hint += f", or set {c.key}.column=null for a model that retrieves items"
         labels.append(c.fitted(replace(label, known=moments.n / rows), moments, hint))
+    return tuple(labels)
+
+
+def fit_weight(data: ResolvedData, seen: Mapping[str, Any]) -> float:
+    """Return the mean weight of a row. Raises UserError if all weights are 0. seen: as in `fit_labels`"""
     mean = seen[WEIGHT].params()["mean"] if data.weight_column is not None else 1.0
     if not mean > 0:
         raise UserError(f"data.weight.column={data.weight_column}: the weights of all training rows are 0")
-    return tuple(labels), mean
+    return float(mean)
 
 
 # --- check -----------------------------------------------------------------------------------------------

@@ -95,11 +95,18 @@ class ChunkLayout:
     Args:
         columns: the columns of the frames.
         vectors: the matrix of each feature in `columns.vectors`.
+        negatives: the share of negatives that the frames hold; each of them weighs 1 / negatives times as much.
     """
 
     def __init__(
-        self, features: FeatureSpec, columns: BatchColumns, vectors: Mapping[str, np.ndarray], batch_size: int
+        self,
+        features: FeatureSpec,
+        columns: BatchColumns,
+        vectors: Mapping[str, np.ndarray],
+        batch_size: int,
+        negatives: float = 1.0,
     ) -> None:
+        self._negatives = negatives
         self._features, self._columns, self._batch_size = features, columns, batch_size
         self._matrices = {name: vectors[name] for name in columns.vectors}
         self._slices = dense_slices(features)
@@ -125,6 +132,11 @@ class ChunkLayout:
         if self._columns.weighted:
             weights = self._buffer((full,), np.float32)
             weights[:rows], weights[rows:] = _permute(_copy(frame, WEIGHT, column), order), 0
+        if self._negatives < 1:
+            if weights is None:
+                weights = self._buffer((full,), np.float32)
+                weights[:rows], weights[rows:] = 1, 0
+            weights[:rows][labels[:rows, 0] == 0] /= self._negatives
         groups = _permute(frame[GROUP].to_numpy(), order) if self._columns.grouped else None
         ids = self._ids(frame, batches, order)
         bags = [_bags(frame[name], order) for name in self._columns.multi]

@@ -101,6 +101,7 @@ class ParquetLoader:
             models learn less.
         balance_lists: spread the rows of a chunk by the lengths of their lists, so that its batches, and so the ranks'
             steps, have nearly equal numbers of ids.
+        negatives: the share of negatives that the files hold; each of them weighs 1 / negatives times as much.
         unknown: share of the ids of a feature that are replaced by the unknown id, drawn anew in each epoch.
         keep_bytes: bytes of decoded row groups that are kept for later epochs, and up to a chunk more.
         vectors: the vectors of dense features, `Fitted.matrices`.
@@ -126,6 +127,7 @@ class ParquetLoader:
         seed: int = 0,
         buffer_rows: int | None = None,
         balance_lists: bool = False,
+        negatives: float = 1.0,
         unknown: Mapping[str, float] | None = None,
         keep_bytes: int = 0,
         rank: int = 0,
@@ -173,7 +175,7 @@ class ParquetLoader:
             buffer_rows = min(buffer_rows, int(MOST_CHUNK_BYTES / max(of_row, 1)))
         self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._rows = RowGroups(self._columns.names, keep_bytes, check)
-        self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size)
+        self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size, negatives)
         self.lanes = world_size  # number of processes with which this epoch began (lanes.py)
         self.epoch = 0
         self.step = 0  # batches of this epoch handed out so far

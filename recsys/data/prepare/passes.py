@@ -14,13 +14,11 @@ import polars as pl
 from recsys.base.console import Bar, bar, say
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted, PartialStatistics, StatisticsPass, fit
-from recsys.data.features.blocks import LABEL, PLACE
 from recsys.data.features.find_types import Types, find_types
 from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
 from recsys.data.features.group_features import REPEATED, TRAIN, is_grouped
-from recsys.data.features.grow import check_growth, grow
+from recsys.data.features.grow import check_growth, check_labels, grow, reweighted
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.features.value_index import shares_of_places
 from recsys.data.prepare.bad_rows import BadRows, TimeUnits
 from recsys.data.prepare.chunks import Chunk, ParsedChunk, is_chunk, read_chunk
 from recsys.data.prepare.engine import Engine
@@ -40,7 +38,6 @@ from recsys.files.manifest import Entry
 INFO = "prepared.json"
 WINDOW = "window-{:+013d}-"  # begins the names of the files of a window's training rows
 MOST_WAITING = 1 << 30  # maximum bytes of prepared rows that a job holds before it writes them
-NEGATIVES_SEED = 0x5EED  # unlike that of a random split, whose shares it must not repeat
 
 
 @dataclass
@@ -58,6 +55,7 @@ class Build:
     grows: add the new values of the training rows to the vocabularies of `fitted`
     codes: the folder of the semantic ids, or None
     types: the meaning of raw columns of text, once the chunks have been read
+    older: the name of the folder in which an older version prepared the same data; empty if none did
     """
 
     data: ResolvedData
@@ -71,6 +69,7 @@ class Build:
     grows: bool = False
     codes: Path | None = None
     types: Types | None = None
+    older: str = ""
 
     def with_transforms(self, folder: Path, *, grows: bool = False) -> "Build":
         """Return the build that applies the fitted transforms in a folder, instead of fitting its own.
@@ -82,6 +81,7 @@ class Build:
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
         target = self.target.with_name(f"{self.data.name}-{digest}")
         fitted = Fitted.load(folder)
+        check_labels(fitted, self.data)
         if grows:
             check_growth(fitted, self.data)
         return replace(self, target=target, folder=building_of(target), fitted=fitted, grows=grows)
@@ -98,7 +98,8 @@ class Build:
             raise UserError(f"data={self.data.name}: no usable row in {self.chunks[0].file}{where}")
         if self.data.k_core:
             chunks = k_core(self.data, self.engine, chunks, self.folder / CORE)
-        splitter = Splitter(self.data.split, chunks)
+        data = self.data if self.fitted is None else self.fitted.data
+        splitter = Splitter(self.data.split, chunks, data.sample_negatives)
         if self.fitted is not None:
             self.types = self.fitted.types
         else:
@@ -177,11 +178,13 @@ class Build:
         """Pass 2: fit the transforms, unless they are given or a killed run has done so."""
         if (self.folder / RAW_SCHEMA).exists():
             return Fitted.load(self.folder)
-        if self.fitted is not None and not self.grows:
+        if self.fitted is not None and not self.grows and self.data.weight_column is None:
             return self._save(self.fitted)
         scratch = self.folder / "counts"
         with bar("fitting", sum(c.rows for c in chunks)) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
+            if self.fitted is not None and not self.grows:
+                return self._save(reweighted(self.fitted, self.data, training))
             if self.fitted is None:
                 fitted = fit(self.data, training, self.types)
             else:
@@ -327,10 +330,6 @@ def _write_job(
             with_row, which = splitter.with_row(frame, chunk.split)
             transformed = fitted.apply_codes(with_row, indices)
             which = which.replace(REPEATED, TRAIN)
-            if (share := fitted.data.sample_negatives) != 1:  # no split for training rows that are left out
-                kept = shares_of_places(with_row[PLACE].to_numpy(), NEGATIVES_SEED) < share
-                dropped = (which == TRAIN) & (with_row[LABEL] == 0) & ~pl.Series(kept)
-                which = pl.select(pl.when(~dropped).then(which)).to_series()
             for i, split in enumerate(SPLITS):
                 part = transformed if (which == i).all(ignore_nulls=False) else transformed.filter(which == i)
                 rows[split] += part.height

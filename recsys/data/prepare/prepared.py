@@ -35,6 +35,7 @@ from recsys.data.features import Fitted
 from recsys.data.features.encoders import Vocabulary
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.resolved_data import ResolvedData, resolve
+from recsys.data.features.row_contents import content_columns
 from recsys.data.prepare.check_data import SAMPLES, SplitFiles, check_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
 from recsys.data.prepare.engine import Engine, OneMachine
@@ -291,10 +292,12 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     times = [schema.get(data.source.rename.get(c, c)) for c in data.moments.values()]
     if any(getattr(dtype, "time_zone", None) for dtype in times):  # rows were ordered by the clock before
         contents.append("instants")
-    target = home / f"{data.name}-{_fingerprint(data, contents)}"
+    older, name = (f"{data.name}-{_fingerprint(data, contents, older=x)}" for x in (True, False))
+    target = home / name
     spec = read_spec(data, {join.file: digest[sides[join.file]] for join in data.source.joins})
     chunks = cut_chunks(data, files, digest)
-    return Build(data, chunks, spec, target, building_of(target), engine or OneMachine(), content, codes=codes)
+    return Build(data, chunks, spec, target, building_of(target), engine or OneMachine(), content, codes=codes,
+                 older=older if older != name else "")  # fmt: skip
 
 
 def raw_files(config: DataConfig) -> list[Path]:
@@ -318,7 +321,8 @@ def _with_root(data: ResolvedData, home: Path) -> ResolvedData:
     return replace(data, root=str(folder))
 
 
-def _fingerprint(data: ResolvedData, contents: object) -> str:
+def _fingerprint(data: ResolvedData, contents: object, *, older: bool = False) -> str:
+    """Return the digest of what prepared data depend on. older: as versions did that thinned rows after the fit"""
     config = asdict(data)
     for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read", "verify"):
         config.pop(key)
@@ -341,5 +345,7 @@ def _fingerprint(data: ResolvedData, contents: object) -> str:
     encoders = (c.encoder for c in data.sparse_columns.values())
     # FORMAT 8 missed some values of features with min_count: 0; the next FORMAT is 10
     unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)
-    text = json.dumps([FORMAT + unseen, config, contents], sort_keys=True)
+    # of an older version, transforms were fitted to all negatives, and a row's fold was that of its place
+    marks = [] if older else ["thinned"] * (data.sample_negatives < 1) + ["contents"] * bool(content_columns(data))
+    text = json.dumps([FORMAT + unseen, config, contents, *marks], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

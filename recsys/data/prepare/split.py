@@ -7,13 +7,14 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.data.features import KEY, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.blocks import IN_SPLIT
-from recsys.data.features.group_features import CONTEXT
+from recsys.data.features.blocks import CONTENT, IN_SPLIT, LABEL
+from recsys.data.features.group_features import CONTEXT, REPEATED, TRAIN
 from recsys.data.features.value_index import shares, shares_of_places
 from recsys.data.prepare.chunks import ParsedChunk
 from recsys.schema.data_schema import SplitConfig
 
 SPLITS = ("train", "validation", "test")
+NEGATIVES_SEED = 0x5EED  # unlike that of a random split, whose shares it must not repeat
 IN_MEMORY = 1 << 22  # numbers held in memory by `order_statistic`
 
 
@@ -21,10 +22,14 @@ class Splitter:
     """Assigns each row a split from its place, time, key or file alone.
 
     A split is 0 (train), 1 (validation), 2 (test), or 4 (CONTEXT) for rows in none.
+
+    Args:
+        negatives: the share of the negative training rows that train; nothing is fitted to the others, and they stay in
+            the histories of later rows.
     """
 
-    def __init__(self, config: SplitConfig, chunks: Sequence[ParsedChunk]) -> None:
-        self.config = config
+    def __init__(self, config: SplitConfig, chunks: Sequence[ParsedChunk], negatives: float = 1.0) -> None:
+        self.config, self._negatives = config, negatives
         total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
         after = 0 if config.origins is None else config.origins - 1 - config.fold
@@ -49,7 +54,7 @@ class Splitter:
     @property
     def columns(self) -> set[str]:
         """The columns of parsed rows that the split depends on."""
-        return {TIME, KEY, SPLIT, IN_SPLIT}
+        return {TIME, KEY, SPLIT, IN_SPLIT, CONTENT, *([LABEL] if self._negatives < 1 else [])}
 
     def assign(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
         """Return the split of each row: (rows,) uint8.
@@ -92,9 +97,14 @@ class Splitter:
         return np.digitize(draws, (1 - held_out, 1 - self.config.test)).astype(np.uint8)
 
     def with_row(self, frame: pl.DataFrame, split: int | None) -> tuple[pl.DataFrame, pl.Series]:
-        """Add the column ROW; return the rows and the split of each, (rows,)."""
+        """Add the column ROW; return the rows and the split of each, (rows,), CONTEXT for negatives left out."""
         which = pl.Series(self.assign(frame, split))
-        return frame.with_columns(pl.when(which == 0).then(pl.col(PLACE)).alias(ROW)), which
+        if self._negatives < 1:
+            kept = pl.Series(shares_of_places(frame[PLACE].to_numpy(), NEGATIVES_SEED) < self._negatives)
+            left_out = which.is_in([TRAIN, REPEATED]) & (frame[LABEL] == 0).fill_null(False) & ~kept
+            which = which.set(left_out, CONTEXT)
+        number = CONTENT if CONTENT in frame.columns else PLACE
+        return frame.with_columns(pl.when(which == 0).then(pl.col(number)).alias(ROW)), which
 
     def windows(self, frame: pl.DataFrame) -> pl.Series | None:
         """Return the number of each row's window, counted from time 0, (rows,); None without data.split.window."""
