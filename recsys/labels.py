@@ -96,9 +96,14 @@ class ScalarLabel(Label):
         import torch
 
         xs, ys = (x.new_tensor(points) for points in self.isotonic)
-        i = torch.searchsorted(xs, x.contiguous()).clamp(1, max(len(xs) - 1, 1))
         if len(xs) == 1:
             return ys.expand_as(x)
+        i = torch.zeros_like(x, dtype=torch.int64)  # the number of xs below x, bit by bit: ONNX has no searchsorted
+        for bit in reversed(range(len(xs).bit_length())):
+            more = i + (1 << bit)
+            below = (more <= len(xs)) & (xs[more.clamp(max=len(xs)) - 1] < x)
+            i = torch.where(below, more, i)
+        i = i.clamp(1, len(xs) - 1)
         width = (xs[i] - xs[i - 1]).clamp(min=1e-12)
         share = ((x - xs[i - 1]) / width).clamp(0, 1)
         return ys[i - 1] + share * (ys[i] - ys[i - 1])

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from recsys.base.console import say_once
 from recsys.evaluation.collected_rows import Rows
 from recsys.files.atomic import write_json
 from recsys.files.manifest import read_json
-from recsys.files.run_files import CALIBRATION
+from recsys.files.run_files import CALIBRATION, best_checkpoint
 from recsys.labels import CALIBRATIONS, Label, NumberLabel, ScalarLabel
 
 STEPS = 100  # of Newton's method, which needs fewer than ten
 SMALLEST = 1e-7  # probabilities are at least this far from 0 and 1
+STEEPEST = 20.0  # slope of an isotonic calibration
 MOST_POINTS = 1 << 16  # different probabilities that isotonic regression looks at
 
 
@@ -38,7 +40,7 @@ def calibrate(label: ScalarLabel, rows: Rows, method: str) -> ScalarLabel:
     x = x if numbers else np.clip(x, SMALLEST, 1 - SMALLEST)
     weight = rows.weights
     if method == "isotonic":
-        at, values = _isotonic(x, y, weight)
+        at, values = _without_jumps(*_isotonic(x, y, weight))
         values = values if numbers else np.clip(values, SMALLEST, 1 - SMALLEST)
         return replace(label, isotonic=(tuple(at.tolist()), tuple(values.tolist())))
     if not numbers:
@@ -92,6 +94,22 @@ def _isotonic(p: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[np.
     return at[kept], np.repeat(means, 2)[kept]
 
 
+def _without_jumps(at: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points of a non-decreasing function with its steep rises widened to a slope of STEEPEST.
+
+    Between two predictions that are almost equal, a function that jumps makes much of differences of rounding, by which
+    two machines or an exported graph differ. The result is the mean of the highest function of this slope below
+    the given one and the lowest above it.
+    """
+    rise, width = np.diff(values), np.diff(at)
+    steep = np.flatnonzero(rise > STEEPEST * width)
+    ends = [at[steep] - rise[steep] / STEEPEST, at[steep + 1] + rise[steep] / STEEPEST]
+    x = np.unique(np.clip(np.concatenate([at, *ends]), at[0], at[-1]))
+    line = np.interp(x, at, values) - STEEPEST * x
+    above, below = np.maximum.accumulate(line[::-1])[::-1], np.minimum.accumulate(line)
+    return x, (above + below) / 2 + STEEPEST * x
+
+
 def save(run: Path, labels: tuple[Label, ...]) -> None:
     """Write the labels' calibrations to a run's folder."""
     calibrated = [x for x in labels if isinstance(x, ScalarLabel)]
@@ -99,9 +117,15 @@ def save(run: Path, labels: tuple[Label, ...]) -> None:
     write_json(run / CALIBRATION, found)
 
 
-def load(run: Path, labels: tuple[Label, ...]) -> tuple[Label, ...]:
-    """Return the labels with the calibrations in a run's folder, if it has any."""
+def load(run: Path, labels: tuple[Label, ...], checkpoint: Path | None = None) -> tuple[Label, ...]:
+    """Return the labels with the calibrations in a run's folder, if it has any.
+
+    checkpoint: the one whose predictions they are for; the calibration is fitted to the best one, and no other has it
+    """
     if not (run / CALIBRATION).exists():
+        return labels
+    if checkpoint is not None and (best := best_checkpoint(run)) is not None and best.name != checkpoint.name:
+        say_once(f"{run / CALIBRATION} is of {best.name}: predictions of {checkpoint.name} are not calibrated")
         return labels
     found = read_json(run / CALIBRATION)
     return tuple(replace(x, **{k: _tuples(v) for k, v in found.get(x.name, {}).items()}) for x in labels)

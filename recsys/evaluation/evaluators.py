@@ -84,7 +84,7 @@ class LabelsEvaluator:
 
     Args:
         exact_rows, bins: as in BinaryMetrics.
-        gauc: feature whose values group the rows for GAUC of the first label.
+        gauc: feature whose values group the rows for GAUC of the first binary label.
         every_id_known: whether id 0 of that feature is a value like others. Otherwise it stands for all values that
             training lacks, which are not a group.
         group_ks: values of k of the metrics within groups (data.group). Labels after the first have their GAUC over
@@ -108,8 +108,9 @@ class LabelsEvaluator:
 
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
         self._loader = loader
+        first = next((i for i, label in enumerate(self.labels) if isinstance(label, BinaryLabel)), None)
         for i, metrics in enumerate(self.metrics):
-            if loader is not None and self._gauc is not None and not i:
+            if loader is not None and self._gauc is not None and i == first:
                 metrics.groups = partial(self._groups_of, loader, self._gauc)
             elif loader is not None and self._group_ks:
                 metrics.groups = partial(_column, loader, GROUP)

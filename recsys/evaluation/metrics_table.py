@@ -179,16 +179,17 @@ def under(name: str, protocol: str) -> str:
 def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int] = ()) -> list[str]:
     """Return the names of all metrics of labels of these kinds, with the label's name in front if there are several.
 
-    gauc: whether a feature's values group the rows for GAUC of the first label
+    gauc: whether a feature's values group the rows for GAUC of the first binary label
     group_ks: values of k of metrics within data.group; empty if the data has none
 
     >>> label_names({"click": "binary"}, gauc=False)[:3]
     ['auc', 'pr_auc', 'logloss']
     """
     names = []
-    for i, (label, kind) in enumerate(kinds.items()):
+    first = next((label for label, kind in kinds.items() if OF_LABELS[kind].gauc), None)
+    for label, kind in kinds.items():
         of = OF_LABELS[kind]
-        with_gauc = of.gauc and (group_ks or (gauc and not i))
+        with_gauc = of.gauc and (group_ks or (gauc and label == first))
         by_group = (f"{name}@{k}" for name in BY_GROUP for k in group_ks if of.by_group)
         label_metrics = [*of.always, *(["gauc"] if with_gauc else []), *of.more, *by_group]
         names += label_metrics if len(kinds) == 1 else [f"{label}/{name}" for name in label_metrics]

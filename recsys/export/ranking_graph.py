@@ -36,7 +36,7 @@ class ExportedRanking(Exported):
 
     def write(self, raw: pl.DataFrame, folder: Path) -> tuple[dict[str, Any], Examples]:
         rows, features = self.rows, self.rows.fitted.features
-        labels = load_calibration(self.source.run, rows.fitted.labels)
+        labels = load_calibration(self.source.run, rows.fitted.labels, self.source.checkpoint)
         examples, written = self.write_graph(raw, labels, folder)
         write_forms(self.form.formats, written, rows, examples.recorded, self.tolerance)
         inputs, outputs = raw_inputs(rows.types, rows.fitted.data), output_specs(written.graph.outputs)

@@ -103,6 +103,12 @@ def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
     return own_loss(_target(cfg.loss))
 
 
+def learns_all_rows(cfg: RunConfig) -> bool:
+    """Return whether the model is one of recsys's own that learns every label from all rows."""
+    facts = own_model(_target(cfg.model))
+    return facts is not None and bool(facts.constants.get("labels_all_rows"))
+
+
 def check_vector_widths(cfg: RunConfig) -> None:
     """Raise UserError if pretrained vectors have another width than the tables of one of recsys's own models."""
     own, dim = own_model(_target(cfg.model)), cfg.model.get("dim")
@@ -135,6 +141,11 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
     if not ranks_rows and data.item_feature is None:
         why = "set data.items.feature to the sparse feature whose values are the items"
         raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
+    if learns_all_rows(cfg):
+        for name, label in data.label_configs.items():
+            if label.only_if is not None and label.otherwise is None:
+                key, why = data.label_key(name), "this model learns a conversion from all rows"
+                raise UserError(f"{key}.only_if={label.only_if}: {why}; set {key}.otherwise=0, the label of the others")
     if model != "ranking" and cfg.numeric is not None:
         why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
         raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
@@ -234,6 +245,8 @@ def _check_metrics(cfg: RunConfig) -> None:
     hint = "; to use a column for metrics only, add it to data.sparse with model=false"
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
+    if m.gauc is not None and data.label_configs and not any(c.kind == "binary" for c in data.label_configs.values()):
+        raise UserError(f"metrics.gauc={m.gauc}: needs a binary label, and this data has none; set metrics.gauc=null")
     if m.gauc is not None and sparse[m.gauc].is_list:
         hint = "the feature has several values per row; name a single-valued feature"
         raise UserError(f"metrics.gauc={m.gauc}: {hint}")

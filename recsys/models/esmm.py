@@ -27,8 +27,9 @@ def logit_of_product(first: Tensor, second: Tensor) -> Tensor:
 class ESMM(nn.Module):
     """A click and a conversion that needs the click: P(conversion) = P(click) P(conversion | click), for all rows.
 
-    The first label of the data is the click, the second the conversion, 0 where there was no click. The outputs
-    are the logits of P(click) and P(click and conversion); the conversion's tower is trained only through the product.
+    The first label of the data is the click, the second the conversion, 0 where there was no click
+    (`only_if: click, otherwise: 0`). The outputs are the logits of P(click) and P(click and conversion); the
+    conversion's tower is trained only through the product.
 
     Args:
         dim: width of the embeddings.
@@ -37,6 +38,8 @@ class ESMM(nn.Module):
         dropout: share of the hidden units of both towers that are dropped in training.
         init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
+
+    labels_all_rows = True
 
     def __init__(
         self,

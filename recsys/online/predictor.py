@@ -59,8 +59,9 @@ class Predictor:
                 f"run={run}: its model retrieves items and cannot score rows; use recsys.online.recommender.Recommender"
             )
         rows = RawRows.load(path)
-        module = restore(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
-        return cls(module, rows, load_calibration(path, rows.fitted.labels))
+        chosen = choose_checkpoint(path, checkpoint)
+        module = restore(cfg, rows.fitted, chosen)
+        return cls(module, rows, load_calibration(path, rows.fitted.labels, chosen))
 
     def predict(self, raw: pl.DataFrame, *, allow_unknown: bool = False) -> pl.Series | pl.DataFrame:
         """Return the probabilities of raw rows, (rows,) Float32; null for a row that cannot be read.

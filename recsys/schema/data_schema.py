@@ -71,6 +71,7 @@ class LabelConfig:
     classes: list[str] = field(list, "the values of a label of kind classes")
     log: bool = field(False, "regression: predict ln(1 + label), for numbers that are never negative")
     only_if: str | None = field(None, "another label: rows have this label only if that one is 1")
+    otherwise: float | None = field(None, "the label of rows in which only_if is 0; null: they have none")
 
 
 @dataclass(config=CHECKED)

@@ -42,8 +42,8 @@ def go_on(
         there = entries.get(table.parameter)
         if there is None or there["dim"] != table.dim or there["rows"] > table.rows:
             text = "missing" if there is None else f"{there['rows']} rows x {there['dim']}"
-            raise UserError(f"{path}: table {table.name} is {text}, but here {table.rows} rows x {table.dim}; "
-                            "set model.dim and dims as in that run")  # fmt: skip
+            hint = "; set model.dim and dims as in that run" if there is not None and there["dim"] != table.dim else ""
+            raise UserError(f"{path}: table {table.name} is {text}, but here {table.rows} rows x {table.dim}{hint}")
     by_parameter = {i.parameter: i for i in sharded.tables.values()}
     shards = {f"model.{k}": w for k, w in weights.items()} | {f"tables.{k}": s for k, s in states.items()}
     for key, part in shards.items():

@@ -79,7 +79,7 @@ def evaluate(
     with process_group(cfg.accelerator, t.threads, started, t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         if isinstance(module.evaluator, LabelsEvaluator):
-            module.evaluator.labels = load_calibration(path, module.evaluator.labels)
+            module.evaluator.labels = load_calibration(path, module.evaluator.labels, best)
         trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
         loader = split_loader(cfg, prepared, split, ranks)
         [tested] = trainer.test(module, loader, ckpt_path=best, verbose=False)
@@ -131,8 +131,9 @@ class Member:
         if not prepared.rows(split):
             raise UserError(f"split={split}: the data of {run} has no {split} rows; see data.split")
         cfg = cfg.changed({"debug.eval_batches": None, "trainer.eval_batch_size": BATCH})  # the same for all members
-        module = RESTORE[type(cfg.kind)](cfg, prepared.fitted, choose_checkpoint(path, checkpoint))
-        labels = load_calibration(path, prepared.fitted.labels)
+        chosen = choose_checkpoint(path, checkpoint)
+        module = RESTORE[type(cfg.kind)](cfg, prepared.fitted, chosen)
+        labels = load_calibration(path, prepared.fitted.labels, chosen)
         return cls(run, module, labels, loader_on_cpu(cfg, prepared, split))
 
     def predictions(self, batch: Batch) -> Tensor:

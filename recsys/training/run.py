@@ -15,7 +15,7 @@ from recsys.config.compose import load_config
 from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
 from recsys.files import manifest
 from recsys.job.check import check_late
-from recsys.job.check_early import check_early, check_vector_widths
+from recsys.job.check_early import check_early, check_vector_widths, learns_all_rows
 from recsys.job.resumed import check_start, run_to_resume, run_to_start_from
 from recsys.job.run_config import RunConfig, device_of
 
@@ -120,6 +120,7 @@ def begin(
                 f"trainer.max_epochs={FIRST_LOOK} is enough"
             )
     from recsys.data.features import Fitted
+    from recsys.data.features.label_columns import check_known
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.training.run_data import prepare_to_go_on, prepare_to_resume
@@ -138,6 +139,8 @@ def begin(
             prepared = prepare_to_go_on(start, data, engine, files)
         else:
             prepared = prepare(data, engine, files)
+    if not folder.resumed and learns_all_rows(cfg):
+        check_known(data, prepared.fitted.labels)
     if not folder.resumed or not (path / manifest.FILE).exists():  # a resumed run keeps its transforms unchanged
         Fitted.copy(prepared.folder, path)
     save_run_data(path, prepared)

@@ -195,6 +195,15 @@ def test_measured_training_rows_stand_for_the_negatives_that_were_left_out(tmp_p
             {"label": LabelConfig("y", kind="regression", at_least=1)},
             "data.label.at_least: applies only to kind binary",
         ),
+        ({"labels": {"a": NamedLabelConfig(otherwise=0)}}, "data.labels.a.otherwise=0: applies to"),
+        (
+            {
+                "labels": {"a": NamedLabelConfig(kind="classes", classes=["x", "y"]), "b": NamedLabelConfig()},
+                "dense": {"mean": DenseConfig("s", transform=["target"])},
+            },
+            "data.dense.mean: target is the mean of the first label",
+        ),
+        ({"label": LabelConfig(None), "weight": WeightConfig("w")}, "data.weight.column=w: weighs the losses"),
         ({"labels": LABELS, "sample_negatives": 0.5}, "data.sample_negatives=0.5: needs one binary label"),
         ({"labels": {"x": NamedLabelConfig()}}, "data.dense.x: reads x, the column of the label"),
     ],
@@ -428,6 +437,18 @@ def test_calibration_on_held_out_rows(method: str) -> None:
     assert after["auc"] == pytest.approx(before["auc"], abs=1e-3)
     if method == "platt":
         assert label.platt == pytest.approx((0.5, -0.5), abs=0.05)
+
+
+def test_an_isotonic_calibration_makes_little_of_rounding() -> None:
+    """It rises by 20 at most, so that a prediction that differs in its last bits is not another one."""
+    fitted_on, _ = off_by(20_000)
+    label = calibrate(BinaryLabel("y"), fitted_on, "isotonic")
+    assert label.isotonic is not None
+    at, values = (np.array(points) for points in label.isotonic)
+    slopes = np.diff(values) / np.diff(at)
+    assert slopes.min() >= -1e-9 and 19 < slopes.max() < 20.001
+    exact = IsotonicRegression(out_of_bounds="clip").fit(fitted_on.probability, fitted_on.label)
+    assert np.abs(exact.predict(fitted_on.probability) - np.interp(fitted_on.probability, at, values)).mean() < 2e-3
 
 
 @FEW

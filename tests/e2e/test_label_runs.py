@@ -9,6 +9,13 @@ import polars as pl
 import pytest
 from forks import ok, run_forked
 
+import recsys
+from recsys.base.errors import UserError
+from recsys.export.artefact import load
+from recsys.files.run_files import best_checkpoint, newest_checkpoint
+from recsys.online.predictor import Predictor
+from recsys.training.evaluate_run import evaluate
+
 YAML = """
 name: shop
 root: raw
@@ -95,3 +102,59 @@ def test_evaluate_and_predict_apply_the_calibration(home: Path) -> None:
     tested = pl.read_parquet(home / "one" / "test_predictions.parquet")
     again = pl.read_parquet(home / "q.parquet").tail(ROWS // 5)["click"]
     assert tested["probability"].to_list() == pytest.approx(again.to_list(), abs=1e-5)
+
+
+def test_another_checkpoint_has_no_calibration_of_the_best(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        recsys.train([*TRAIN, "run_dir=early", "optim.dense.lr=0.3", "checkpoint.keep_last=9"])
+        best, last = (chooser(home / "early") for chooser in (best_checkpoint, newest_checkpoint))
+        assert best is not None and last is not None and best.name.partition("-")[2] != last.name.partition("-")[2]
+        found = evaluate("early", checkpoint="last")["test"]
+        assert not any("uncalibrated" in name for name in found)
+        assert found["click/logloss"] != metrics(home / "early")["test"]["click/logloss_uncalibrated"]
+        rows = pl.read_csv("raw/log.csv").head(50)
+        last_rows, best_rows = (Predictor.load("early", name).predict(rows)["click"] for name in ("last", "best"))
+    assert "calibration.json is of best-" in capfd.readouterr().err
+    assert (last_rows - best_rows).abs().max() > 1e-3
+
+
+def test_an_isotonic_calibration_is_exported(home: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        run = recsys.train([*TRAIN, "calibration=isotonic", "run_dir=isotonic"])
+        ok(run_forked("recsys.export", "run=isotonic", "output=artefact", cwd=home))
+        rows = pl.read_csv("raw/log.csv").head(300)
+        predicted, model = run.predict(rows), load(home / "artefact")
+        served = model.run(model.features(rows.to_dicts()))
+    for name in ("click", "buy", "spent"):
+        np.testing.assert_allclose(served[name].ravel(), predicted[name], atol=2e-5, rtol=2e-5)
+
+
+def test_esmm_predicts_the_conversions_of_all_rows(home: Path) -> None:
+    """`buy` is 1 in a fifth of the rows, and in two fifths of those with a click."""
+    esmm = ["data=shop", "model=esmm", "~data.labels.spent", "~data.labels.colour", "trainer.threads=1",
+            "trainer.batch_size=200", "trainer.max_epochs=6", "optim.dense.lr=0.01"]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        with pytest.raises(UserError, match=r"^data.labels.buy.only_if=click: .* set data.labels.buy.otherwise=0"):
+            recsys.train([*esmm, "run_dir=esmm-0"])
+        run = recsys.train([*esmm, "data.labels.buy.otherwise=0", "run_dir=esmm"])
+        rows = pl.read_csv("raw/log.csv")
+        assert run.predict(rows)["buy"].mean() == pytest.approx(rows["buy"].mean(), abs=0.03)
+        assert run.metrics["test"]["buy/calibration"] == pytest.approx(1, abs=0.2)
+        rows.with_columns(pl.when(pl.col("click") == 1).then("buy").alias("buy")).write_csv("missing.csv")
+        missing = ["data.labels.buy.only_if=null", "data.root=.", "data.source.files=[missing.csv]", "run_dir=esmm-1"]
+        with pytest.raises(UserError, match=r"^data.labels.buy: .*% of the training rows lack this label"):
+            recsys.train([*esmm, *missing])
+
+
+def test_gauc_is_that_of_the_first_binary_label(home: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        given = ["data=shop", "trainer.threads=1", "trainer.max_epochs=1", "metrics.gauc=s", "~data.labels.buy"]
+        others = [*given, "~data.labels.click"]
+        found = recsys.train([*others, "+data.labels.b={column: buy}", "run_dir=gauc"]).metrics["test"]
+        assert [name for name in found if name.endswith("/gauc")] == ["b/gauc"]
+        with pytest.raises(UserError, match=r"^metrics.gauc=s: needs a binary label"):
+            recsys.train([*others, "run_dir=gauc-1"])

@@ -1,6 +1,6 @@
 """Parse, check and fit the labels and the weight of a row."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,8 @@ def label_exprs(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
     for column, c in label_columns(data).items():
         value = c.value(data.source, schema)
         if (only_if := c.config.only_if) is not None:  # null also in rows that do not have the label
-            value = pl.when(data.label_kinds[only_if].value(data.source, schema).cast(pl.Float32) == 1).then(value)
+            other = data.label_kinds[only_if].value(data.source, schema).cast(pl.Float32)
+            value = pl.when(other == 1).then(value).when(other == 0).then(pl.lit(c.config.otherwise))
         exprs.append(value.cast(pl.Float32).alias(column))
     if data.weight_column is not None:
         exprs.append(as_number(data.source, schema, data.weight_column).cast(pl.Float32).alias(WEIGHT))
@@ -104,11 +105,24 @@ def fit_weight(data: ResolvedData, seen: Mapping[str, Any]) -> float:
     return float(mean)
 
 
+def check_known(data: ResolvedData, labels: Iterable[Label]) -> None:
+    """Raise UserError if training rows lack a label that the model learns from all rows. labels: with their shares"""
+    for label in labels:
+        if label.known < 1:
+            key, share = data.label_key(label.name), f"{1 - label.known:.1%} of the training rows lack this label"
+            why = "the model learns it from all rows"
+            raise UserError(f"{key}: {share}, and {why}; set only_if=LABEL and otherwise=0, or leave these rows out")
+
+
 # --- check -----------------------------------------------------------------------------------------------
 
 
 def check_labels(data: ResolvedData) -> None:
     """Check `label`, `labels`, `weight` and `sample_negatives`. Raises UserError if they have a mistake."""
+    if data.weight.column is not None and not data.label_configs:
+        why = "weighs the losses and metrics of labels, and these rows have none"
+        hint = f"remove it, and leave rows out that should not count with {data.key}.where"
+        raise UserError(f"{data.key}.weight.column={data.weight.column}: {why}; {hint}")
     for name, c in data.label_kinds.items():
         others = [n for n, other in data.label_kinds.items() if n != name and isinstance(other, BinaryLabelColumn)]
         if (only_if := c.config.only_if) is not None and only_if not in others:

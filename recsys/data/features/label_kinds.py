@@ -48,6 +48,9 @@ class LabelColumn(ABC):
             if getattr(c, name) not in (None, [], False) and name not in KINDS[c.kind].keys:
                 owner = next(kind.kind for kind in KINDS.values() if name in kind.keys)
                 raise UserError(f"{key}.{name}: applies only to kind {owner}; the kind of this label is {c.kind}")
+        if c.otherwise is not None and (c.only_if is None or c.kind == "classes"):
+            why = "applies to numbers and binary labels with only_if, of which this label is none"
+            raise UserError(f"{key}.otherwise={c.otherwise:g}: {why}")
         if c.positive and c.at_least is not None:
             raise UserError(f"{key}: positive and at_least cannot be combined; remove one of them")
         return KINDS[c.kind](key, c)

@@ -278,10 +278,15 @@ def source_spec(source: SourceConfig) -> dict[str, Any]:
     return {k: v for k, v in asdict(source).items() if k not in ("files", "parts", "query_timeout_s")}
 
 
+def label_spec(label: dict[str, Any]) -> dict[str, Any]:
+    """Return what the fingerprints of data have of a label: those of earlier data lack the keys that came later."""
+    return {k: v for k, v in label.items() if k != "otherwise" or v is not None}
+
+
 def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
     """Return the part of the config that parsed rows depend on, as JSON. sides: digests of the side tables."""
     source = source_spec(data.source)
-    label = [[asdict(c) for c in data.label_configs.values()], data.weight_column]
+    label = [[label_spec(asdict(c)) for c in data.label_configs.values()], data.weight_column]
     dense = {
         c.parsed: [c.column, c.value_type.reads, asdict(c.value_type) or None] for c in data.dense_columns.values()
     }

@@ -37,7 +37,7 @@ from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_contents import content_columns
 from recsys.data.prepare.check_data import SAMPLES, SplitFiles, check_files, check_root
-from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
+from recsys.data.prepare.chunks import cut_chunks, label_spec, read_spec, source_spec
 from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.item_table import items_join, items_vectors
 from recsys.data.prepare.passes import INFO, WINDOW, Build, building_of
@@ -330,6 +330,8 @@ def _fingerprint(data: ResolvedData, contents: object, *, older: bool = False) -
         config.pop("k_core")  # data that was prepared before this key existed keeps its fingerprint
     if config["group"] is not None and not (data.has_moments and data.look_backs):
         config["group"].pop("ties")  # as above: rows saw each other in the order of the files
+    config["label"] = label_spec(config["label"])
+    config["labels"] = {name: label_spec(label) for name, label in config["labels"].items()}
     kinds = [part[kind] for part in (config, config["items"]) for kind in ("dense", "sparse")]
     for c in (config["dense_defaults"], config["sparse_defaults"], *(c for kind in kinds for c in kind.values() if c)):
         for key in ("where", "time_zone"):
