@@ -14,6 +14,7 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.base.packages import EXTRAS, check_extra
 from recsys.base.secrets import still_masked, variable
 from recsys.config.safe_targets import moved
+from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.raw.vector_files import table_widths
 from recsys.job.run_config import RunConfig
 from recsys.schema.class_facts import LossFacts, losses_by_name, own_loss, own_model
@@ -245,7 +246,8 @@ def _check_metrics(cfg: RunConfig) -> None:
     hint = "; to use a column for metrics only, add it to data.sparse with model=false"
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
-    if m.gauc is not None and data.label_configs and not any(c.kind == "binary" for c in data.label_configs.values()):
+    kinds = [*map(type, data.label_kinds.values())]
+    if m.gauc is not None and kinds and BinaryLabelColumn not in kinds:
         raise UserError(f"metrics.gauc={m.gauc}: needs a binary label, and this data has none; set metrics.gauc=null")
     if m.gauc is not None and sparse[m.gauc].is_list:
         hint = "the feature has several values per row; name a single-valued feature"

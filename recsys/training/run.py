@@ -18,6 +18,7 @@ from recsys.job.check import check_late
 from recsys.job.check_early import check_early, check_vector_widths, learns_all_rows
 from recsys.job.resumed import check_start, run_to_resume, run_to_start_from
 from recsys.job.run_config import RunConfig, device_of
+from recsys.job.unread_keys import unread_line
 
 if TYPE_CHECKING:
     from recsys.data.prepare.check_data import SplitFiles
@@ -162,6 +163,8 @@ def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]
     cfg = check_early(composed)
     run_to_resume(cfg)
     cfg = check_start(cfg)
+    if (line := unread_line(cfg, composed)) is not None:
+        say(line)
     check_root(cfg.data)
     if not names_files(cfg.data):
         return cfg, None

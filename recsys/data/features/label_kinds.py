@@ -44,13 +44,14 @@ class LabelColumn(ABC):
     @staticmethod
     def from_config(c: LabelConfig, key: str) -> LabelColumn:
         """Return the label of a config."""
-        for name in ("at_least", "positive", "log", "classes"):
-            if getattr(c, name) not in (None, [], False) and name not in KINDS[c.kind].keys:
+        for name in ("at_least", "positive", "log", "classes", "otherwise"):
+            if getattr(c, name) != getattr(LabelConfig(), name) and name not in KINDS[c.kind].keys:
                 owner = next(kind.kind for kind in KINDS.values() if name in kind.keys)
                 raise UserError(f"{key}.{name}: applies only to kind {owner}; the kind of this label is {c.kind}")
-        if c.otherwise is not None and (c.only_if is None or c.kind == "classes"):
-            why = "applies to numbers and binary labels with only_if, of which this label is none"
-            raise UserError(f"{key}.otherwise={c.otherwise:g}: {why}")
+        if c.otherwise is not None and c.only_if is None:
+            raise UserError(
+                f"{key}.otherwise={c.otherwise:g}: is the label of rows that only_if leaves out; set only_if"
+            )
         if c.positive and c.at_least is not None:
             raise UserError(f"{key}: positive and at_least cannot be combined; remove one of them")
         return KINDS[c.kind](key, c)
@@ -94,7 +95,7 @@ class LabelColumn(ABC):
 class BinaryLabelColumn(LabelColumn):
     """0 or 1: read as such, or by a limit of a number, or by positive texts."""
 
-    kind, keys = "binary", ("at_least", "positive")
+    kind, keys = "binary", ("at_least", "positive", "otherwise")
 
     @property
     def is_text(self) -> bool:
@@ -138,7 +139,7 @@ class BinaryLabelColumn(LabelColumn):
 class NumberLabelColumn(LabelColumn):
     """A number, or its logarithm."""
 
-    kind, keys = "regression", ("log",)
+    kind, keys = "regression", ("log", "otherwise")
 
     @property
     def problem(self) -> str:

@@ -1,0 +1,127 @@
+"""Name the keys that were set, and that a run of this kind of model and data does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.config.compose import compose, composing
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.job.run_config import RunConfig
+from recsys.schema.data_schema import DataConfig, LabelConfig
+from recsys.schema.fields import defaults, flatten
+
+MOST_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Keys that only some runs read.
+
+    keys: patterns of their names
+    reads: whether a run reads them
+    why: what reads them, as the end of a sentence
+    """
+
+    keys: tuple[str, ...]
+    reads: Callable[[RunConfig], bool]
+    why: str
+
+
+def of_data(reads: Callable[[ResolvedData], bool]) -> Callable[[RunConfig], bool]:
+    """Return a condition on a run's data."""
+    return lambda cfg: reads(cfg.data)
+
+
+def draws_negatives(cfg: RunConfig) -> bool:
+    """Return whether metrics are measured among sampled items."""
+    return cfg.protocol.candidates != ["full"]
+
+
+def draws_rows(data: ResolvedData) -> bool:
+    """Return whether the split draws rows, which its seed decides."""
+    return data.split.by in ("random", "hash", "kfold") or data.split.validation_rows == "random"
+
+
+def has_moments(cfg: RunConfig) -> bool:
+    """Return whether the tables' optimizer has the rates beta1 and beta2."""
+    return "adam" in cfg.optim.sparse.name
+
+
+TIMED = ("time", "hash", "kfold")
+TRAINER = (
+    *("max_*", "batch_size", "accumulate", "precision", "loss_scale", "tf32", "recompute", "compile", "cuda_graphs"),
+    *("pipeline", "log_*", "save_*", "validate_*", "early_stopping.*"),
+)
+OF_STEPS = (
+    *(
+        "optim.*",
+        "dims",
+        "sharding.*",
+        "loader.*",
+        "checkpoint.every_*",
+        "checkpoint.keep_*",
+        "data.sparse.*.vectors.*",
+    ),
+    *("debug.train_batches", "debug.profile_steps", *(f"trainer.{key}" for key in TRAINER)),
+)
+OF_LABEL = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")
+OF_ITEMS = tuple(f"data.items.{key}" for key in ("key", "names", "format", "columns", "dense.*", "sparse.*"))
+RULES = (
+    Rule(OF_STEPS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
+    Rule(("protocol.*",), lambda cfg: not cfg.kind.scores_rows, "by models that retrieve items"),
+    Rule(("metrics.bins", "metrics.exact_rows"), lambda cfg: cfg.kind.scores_rows, "by models that score rows"),
+    Rule(("metrics.k",), of_data(lambda d: d.together), "with data.group.together=true"),
+    Rule(("metrics.slice_values",), lambda cfg: bool(cfg.metrics.slices), "with metrics.slices"),
+    Rule(("protocol.negatives", "protocol.seed"), draws_negatives, "where protocol.candidates samples items"),
+    Rule(("optim.sparse.beta*",), has_moments, "by optim.sparse.name=adam and its like"),
+    Rule(("optim.interval",), lambda cfg: cfg.optim.scheduler is not None, "by schedules other than constant"),
+    Rule(("trainer.loss_scale",), lambda cfg: cfg.precision == "16-mixed", "with trainer.precision=16-mixed"),
+    Rule(OF_LABEL, of_data(lambda d: d.label.column is not None), "with data.label.column"),
+    Rule((*OF_LABEL, "data.labels.*"), of_data(lambda d: d.sequences is None), "without data.sequences"),
+    Rule(("data.split.column",), of_data(lambda d: d.split.by in TIMED), "with data.split.by=time, hash and kfold"),
+    Rule(("data.split.*_files",), of_data(lambda d: d.split.by == "files"), "with data.split.by=files"),
+    Rule(("data.split.seed",), of_data(draws_rows), "with data.split.by=random, hash and kfold"),
+    Rule(("data.sequences.*",), of_data(lambda d: d.sequences is not None), "with data.sequences.max_length"),
+    Rule(("data.group.*",), of_data(lambda d: d.group is not None), "with data.group.by"),
+    Rule(("data.semantic_ids.*",), of_data(lambda d: d.semantic_ids is not None), "with semantic_ids.vectors or codes"),
+    Rule(OF_ITEMS, of_data(lambda d: d.has_item_table), "with data.items.file"),
+    Rule(("data.items.*",), of_data(lambda d: d.item_feature is not None), "with data.items.feature"),
+)
+
+
+def unread_keys(cfg: RunConfig, composed: DictConfig | RunConfig) -> dict[str, str]:
+    """Return the keys that differ from their defaults and that the run does not read, with what would read them.
+
+    composed: the config of the run as Hydra composed it, which still has the parts that the run lacks
+    """
+    own = flatten(cfg.plain)
+    if isinstance(composed, DictConfig):
+        own = flatten(OmegaConf.to_container(composed, throw_on_missing=False)) | own
+    with composing():
+        standard = flatten(OmegaConf.to_container(compose("train")))
+    of_schema = flatten({"data": defaults(DataConfig)})
+    known = {key: value for key, value in standard.items() if not key.startswith("data.")} | of_schema
+    given = [key for key, value in own.items() if value != known.get(key)]
+    return {key: rule.why for rule in reversed(RULES) if not rule.reads(cfg) for key in matching(given, rule.keys)}
+
+
+def matching(keys: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """Return the keys that one of the patterns matches."""
+    return [key for key in keys if any(fnmatchcase(key, pattern) for pattern in patterns)]
+
+
+def unread_line(cfg: RunConfig, composed: DictConfig | RunConfig) -> str | None:
+    """Return a line that names the unread keys, or None if there are none. composed: see `unread_keys`"""
+    by_reader: dict[str, list[str]] = {}
+    for key, why in unread_keys(cfg, composed).items():
+        by_reader.setdefault(why, []).append(key)
+    parts = []
+    for why, keys in by_reader.items():
+        more = f" and {len(keys) - MOST_SHOWN} more" if len(keys) > MOST_SHOWN else ""
+        verb = "is" if len(keys) == 1 else "are"
+        parts.append(f"{', '.join(sorted(keys)[:MOST_SHOWN])}{more} {verb} read only {why}")
+    return f"no effect on this run: {'; '.join(parts)}" if parts else None
