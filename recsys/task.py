@@ -74,8 +74,14 @@ class RetrievalTask(nn.Module):
         self.set_candidates(candidates)
 
     def set_candidates(self, candidates: Candidates | None) -> None:
-        """Set the candidates that can be retrieved; they must be on the model's device."""
-        self.candidates = self.model.items.candidates = candidates
+        """Set the candidates that can be retrieved; they must be on the model's device.
+
+        Raises UserError if the model cannot tell them apart.
+        """
+        try:
+            self.candidates = self.model.items.candidates = candidates
+        except ValueError as e:
+            raise UserError(f"model: {e}") from e
         self.popularity = None if candidates is None else Popularity(candidates.popularity[: self.model.items.rows])
 
     @property

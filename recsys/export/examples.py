@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays
-from recsys.data.features.blocks import LINE
+from recsys.data.features.blocks import LINE, ORDER
 from recsys.data.raw import read_sources
 from recsys.files.atomic import finite
 from recsys.labels import Label, columns, predict
@@ -77,10 +77,12 @@ def scored(rows: RawRows, raw: pl.DataFrame, logits: Callable[[Arrays], Tensor],
     logits: the model, from the features of B rows to logits (B, L)
     """
     parsed, _ = rows.parse_frame(raw)
+    if dependent := rows.fitted.data.group is not None:  # the first of them must not depend on others
+        parsed = parsed.sort(ORDER, maintain_order=True)
     raw = raw[parsed[LINE]]
     applied = rows.fitted.apply(rows.in_context(parsed))
     arrays = Arrays.from_frame(applied, rows.fitted.features, rows.fitted.matrices)
     with torch.no_grad():
         predictions = predict(logits(arrays), labels).numpy()
     outputs = {name: predictions[:, i].tolist() for i, name in enumerate(columns(labels))}
-    return Examples(raw.to_dicts(), outputs, {}, dependent=rows.fitted.data.group is not None)
+    return Examples(raw.to_dicts(), outputs, {}, dependent=dependent)

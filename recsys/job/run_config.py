@@ -99,6 +99,8 @@ def seconds_of(max_time: str) -> float:
     if not (m := re.fullmatch(r"(\d+):(\d+):(\d+):(\d+)", max_time)):
         raise UserError(f"trainer.max_time={max_time}: must have the form DD:HH:MM:SS, such as 00:01:30:00")
     days, hours, minutes, seconds = map(int, m.groups())
+    if not any((days, hours, minutes, seconds)):
+        raise UserError(f"trainer.max_time={max_time}: leaves no time to train; set it above 0, or null for no limit")
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 

@@ -57,16 +57,8 @@ TRAINER = (
     *("pipeline", "log_*", "save_*", "validate_*", "early_stopping.*"),
 )
 OF_STEPS = (
-    *(
-        "optim.*",
-        "dims",
-        "sharding.*",
-        "loader.*",
-        "checkpoint.every_*",
-        "checkpoint.keep_*",
-        "data.sparse.*.vectors.*",
-    ),
-    *("debug.train_batches", "debug.profile_steps", *(f"trainer.{key}" for key in TRAINER)),
+    *("optim.*", "dims", "sharding.*", "loader.*", "checkpoint.every_*", "checkpoint.keep_*", "debug.profile_steps"),
+    *("data.sparse.*.vectors.*", "debug.train_batches", *(f"trainer.{key}" for key in TRAINER)),
 )
 OF_LABEL = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")
 OF_ITEMS = tuple(f"data.items.{key}" for key in ("key", "names", "format", "columns", "dense.*", "sparse.*"))

@@ -124,6 +124,7 @@ def test_rows_without_a_vector_of_this_width(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("c", "expected"),
     [
+        (DenseConfig(width=1, split=";"), "data.dense.v: a vector of one number, which is read as a number"),
         (DenseConfig(width=4, transform=["log"]), "data.dense.v.transform: does not apply to a vector"),
         (DenseConfig(width=4, normalise=["l1"]), "data.dense.v.normalise: l1 is unknown"),
     ],

@@ -290,6 +290,7 @@ def test_debug(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("trainer.max_time=00:00:00:00", r"trainer\.max_time=00:00:00:00: leaves no time to train"),
         ("trainer.max_time=90m", r"trainer\.max_time=90m: must have the form DD:HH:MM:SS, such as 00:01:30:00"),
         ("trainer.accumulate=0", r"trainer\.accumulate=0: must be at least 1"),
         ("trainer.validate_every_n_steps=0", r"trainer\.validate_every_n_steps=0: must be at least 1"),

@@ -271,6 +271,8 @@ def dense_columns(entry: FeatureEntry[DenseConfig], vectors_key: str | None = No
         for k in ("fill", "transform", "lag", "difference"):
             if getattr(own, k) not in (None, []):
                 raise UserError(f"{key}.{k}: does not apply to a vector; a missing vector becomes zeros")
+    if own.width == 1:
+        raise UserError(f"{key}: a vector of one number, which is read as a number; remove width, split and normalise")
     if own.width is not None:
         normalise = tuple(own.normalise or ())
         for way in normalise:
