@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, Interactions, JaggedIds
+from recsys.batch import Batch, Interactions, ItemLists
 from recsys.candidates import Candidates
 from recsys.models.common.items import Items, QueryBatch, Scorer
 
@@ -147,11 +147,11 @@ class ClosedFormModel(Protocol):
     def set_candidates(self, candidates: Candidates) -> None:
         """Take the features of all items, once, before `fit`."""
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Fit the model to the items that each group has chosen in training, one list per group."""
         ...
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores of all candidates for B histories, (B, N)."""
         ...
 

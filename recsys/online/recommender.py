@@ -212,7 +212,7 @@ class Recommender:
             filter_history: whether to leave out the items of a group's history; None for the run's own setting.
             batch_size: groups of a batch; None for the run's trainer.eval_batch_size.
         """
-        from recsys.batch import JaggedIds
+        from recsys.batch import CandidateIds, CandidateLists
         from recsys.data.features.batch_tensors import BatchTensors
 
         left_out = self.filter_history if filter_history is None else filter_history
@@ -221,7 +221,8 @@ class Recommender:
             # as the evaluation loader makes it, with the known items of each history
             labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
             batch = BatchTensors.from_arrays(queries.arrays, features).batch(labels)
-            batch.history = JaggedIds(torch.from_numpy(queries.history), torch.from_numpy(queries.lengths))
+            known = CandidateIds(torch.from_numpy(queries.history))
+            batch.history = CandidateLists(known, torch.from_numpy(queries.lengths))
             ids, scores = self._best(batch, k, left_out)
             yield self._named(queries.groups, ids, scores), int((queries.lengths == 0).sum())
 

@@ -18,7 +18,13 @@ from recsys.online.queries import Queries
 
 STATE = "state"  # the folder of the arrays, NAME.npy
 
-History = np.ndarray
+History = np.ndarray  # of candidates
+
+
+def _in_table(history: History, rows: int) -> np.ndarray:
+    """Return the candidates of a history that have a row of their own in an item table of `rows` rows."""
+    known: np.ndarray = history[(history > 0) & (history < rows)]
+    return known
 
 
 def _arrays(folder: Path) -> dict[str, np.ndarray]:
@@ -42,7 +48,7 @@ class EASEScores:
         self._weights = _arrays(folder)["weights"]
 
     def __call__(self, history: History) -> np.ndarray:
-        items = np.unique(history[history < len(self._weights)])
+        items = np.unique(_in_table(history, len(self._weights)))
         scores: np.ndarray = self._weights[items].sum(axis=0, dtype=np.float32)
         return scores
 
@@ -56,7 +62,7 @@ class ItemKNNScores:
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._neighbours)
-        items = np.unique(history[history < rows])
+        items = np.unique(_in_table(history, rows))
         near, weights = self._neighbours[items].ravel(), self._similarities[items].ravel()
         return np.bincount(near, weights, minlength=rows).astype(np.float32)
 
@@ -73,7 +79,7 @@ class GFCFScores:
         self._of_item = np.sqrt(np.diff(self._user_starts))
 
     def __call__(self, history: History) -> np.ndarray:
-        items = np.unique(history[history < len(self._vectors)])
+        items = np.unique(_in_table(history, len(self._vectors)))
         items = items[self._of_item[items] > 0]
         weights = 1 / self._of_item[items]
         places, owner = _ranges(self._user_starts[items], self._user_starts[items + 1])
@@ -99,7 +105,7 @@ class SessionKNNScores:
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._session_starts) - 1
         scores = np.zeros(rows, np.float32)
-        current = history[history < rows]
+        current = _in_table(history, rows)
         if not len(current):
             return scores
         items, place = np.unique(current, return_inverse=True)
@@ -131,7 +137,7 @@ class SLIMScores:
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._item_starts) - 1
-        items = np.unique(history[history < rows])
+        items = np.unique(_in_table(history, rows))
         places, _ = _ranges(self._item_starts[items], self._item_starts[items + 1])
         return np.bincount(self._others[places], self._weights[places], minlength=rows).astype(np.float32)
 
@@ -147,7 +153,7 @@ class TransitionScores:
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._item_starts) - 1
-        last = history[(history < rows) & (history > 0)][::-1][: self._items]
+        last = _in_table(history, rows)[::-1][: self._items]
         reached = np.bincount(last, self._item_weight ** np.arange(len(last)), minlength=rows)
         scores = np.zeros(rows)
         for hop in range(self._hops):
@@ -170,7 +176,7 @@ class IALSScores:
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._vectors)
-        items = np.unique(history[(history < rows) & (history > 0)])
+        items = np.unique(_in_table(history, rows))
         if not len(items):
             return np.zeros(rows, np.float32)
         chosen = self._vectors[items]
