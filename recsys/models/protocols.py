@@ -113,6 +113,14 @@ class RetrievalModel(Protocol):
         """Module that scores queries against item vectors; dot products by default."""
         return _DOT
 
+    @property
+    def ranks_new_items(self) -> bool:
+        """Return whether items without a row of the item table have scores of their own, and can be listed.
+
+        By default, they have if an Items module of the model reads features of items.
+        """
+        return not all(m.by_id_alone for m in self.items.modules() if isinstance(m, Items))
+
     def penalty(self) -> Tensor | None:
         """Return a scalar to add to the loss of the last batch, such as a KL divergence; None by default."""
         return None

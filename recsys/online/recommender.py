@@ -265,20 +265,19 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def _trained(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
     """Return a function that scores with the model's queries and item vectors, the number of items, and the vectors."""
-    from recsys.models.common.items import Items
     from recsys.training.trainer import restored_module
 
     module = restored_module(cfg, fitted, checkpoint)
     task = module.sharded.task
     n = len(task.candidates)
     items = task.item_vectors(range(n), n).float()
-    alone = all(m.by_id_alone for m in task.modules() if isinstance(m, Items))
 
     def score_batch(batch: Batch) -> ScoreRows:
         _, queries = module.dmp(batch)  # type: ignore[misc]
         return lambda start, stop: task.scorer.score_all(queries[start:stop].float(), items)
 
-    return score_batch, min(task.model.items.rows if alone else len(items), len(items)) - 1, items, None
+    listed = n if task.model.ranks_new_items else min(task.model.items.rows, n)
+    return score_batch, listed - 1, items, None
 
 
 def _closed_form(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
