@@ -66,6 +66,13 @@ class PipelineAnswer:
     ranked: Ranked
     trace: Trace
 
+    def probability(self, items: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return the probability that the pipeline puts items at positions of this list, (n,) and (n,) from 0 -> (n,).
+
+        Over all items, it adds up to 1 at each place of the list, and to 0 behind its end.
+        """
+        return self.ranked.probability(items, positions, len(self.items))
+
 
 class StagedRecommender:
     """Retrieves, filters, scores and orders items. Threads may share it.
@@ -216,7 +223,7 @@ class StagedRecommender:
         trace.seconds["order"] = perf_counter() - started
         k = visitor.k
         items = ranked.items[:k]
-        drawn = None if ranked.draw is None else ranked.probability(items, np.arange(len(items)))
+        drawn = None if ranked.draw is None else ranked.probability(items, np.arange(len(items)), k)
         return PipelineAnswer(items, ranked.scores[:k], drawn, ranked, trace)
 
     def _candidates(
