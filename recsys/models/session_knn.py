@@ -19,7 +19,8 @@ class SessionKNN(nn.Module, ClosedFormModel):
 
     Among the past sessions that share an item with the current one, take the `sample_size` most recent, and of these
     the k most similar as neighbours; ties go to the more recent. An item's score is the sum of the similarities of the
-    neighbours that contain it. Sessions count as sets. Sessions that are fitted later are more recent.
+    neighbours that contain it. Sessions count as sets. The later in `fit` a session is, the more recent; recsys passes
+    them in the order of their last items (data.group.order).
 
     Args:
         k: number of neighbours.

@@ -15,9 +15,13 @@ from recsys.files.manifest import UNREADABLE, DamagedFile
 
 
 def training_lists(prepared: Prepared) -> CandidateLists:
-    """Return the items that each group has chosen in training, one list per group that has any."""
-    rows = _columns(prepared, [HISTORY])[HISTORY]
-    rows = rows.filter(rows.list.len() > 0)
+    """Return the items that each group has chosen in training, one list per group that has any.
+
+    The list that ended last in data.group.order comes last; of equal ones, the one that is last in the files.
+    """
+    recency = prepared.fitted.data.recency_columns
+    frame = _columns(prepared, [HISTORY, *recency]).filter(pl.col(HISTORY).list.len() > 0)
+    rows = (frame.sort(recency) if recency else frame)[HISTORY]
     return CandidateLists(
         CandidateIds(_ids(rows.explode(empty_as_null=False, keep_nulls=False))), _ids(rows.list.len())
     )

@@ -339,7 +339,7 @@ def _fingerprint(data: ResolvedData, contents: object) -> str:
         if config["split"][key] is None:  # as above
             config["split"].pop(key)
     encoders = (c.encoder for c in data.sparse_columns.values())
-    # FORMAT 8 missed some values of features with min_count: 0; the next FORMAT is 10
+    # FORMAT 8 missed some values of features with min_count: 0, and 8 and 9 the recency of sequences; the next is 12
     unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)
-    text = json.dumps([FORMAT + unseen, config, contents], sort_keys=True)
+    text = json.dumps([FORMAT + unseen + 2 * bool(data.recency_columns), config, contents], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
