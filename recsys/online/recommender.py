@@ -23,6 +23,7 @@ from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
 from recsys.job.kinds import ClosedFormKind, ModelKind, RetrievalKind
+from recsys.online.equal_vectors import EqualVectors
 from recsys.online.queries import answers, in_batches
 from recsys.online.unknown_values import UnknownValues
 
@@ -274,8 +275,9 @@ def _trained(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
 
     def score_batch(batch: Batch) -> ScoreRows:
         _, queries = module.dmp(batch)  # type: ignore[misc]
-        return lambda start, stop: task.scorer.score_all(queries[start:stop].float(), items)
+        return lambda start, stop: equal.equalise(task.scorer.score_all(queries[start:stop].float(), items))
 
+    equal = EqualVectors(items.numpy())
     listed = n if task.model.ranks_new_items else min(task.model.items.rows, n)
     return score_batch, listed - 1, items, None
 

@@ -6,10 +6,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import recsys
 from recsys.config.compose import compose
 from recsys.data.samples.sequences import write_sample
+from recsys.export.artefact import load
 from recsys.models.popularity import Popularity
+from recsys.online.equal_vectors import EqualVectors
 from recsys.online.recommender import Recommender
+from recsys.online.servable import Query
 from recsys.training.run import train
 
 COUNTED = ("popularity", "item_knn", "ease", "slim", "ials", "gf_cf", "transition", "session_knn")
@@ -56,3 +60,30 @@ def test_rare_items_count_for_no_other(raw: Path, overrides: tuple[str, ...]) ->
     assert isinstance(found.model, Popularity)
     assert found.model.counts.tolist() == [0, *found.fitted.item_vocabulary["count"]]
     assert min(found.fitted.item_vocabulary["count"]) >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sasrec", "comirec"])
+def test_items_of_equal_features_come_in_the_order_of_candidates(model: str, raw: Path, tmp_path: Path) -> None:
+    """Rare items of one kind have equal vectors: at every door, of many queries and of one, with an index or without."""
+    found = recommender(raw, model, "~data.items.dense.price")
+    log = pl.read_csv(raw / "log.csv", infer_schema=False)
+    names, k = found.fitted.candidates.to_list(), 60
+    lists = dict(found.recommend(log, k=k, filter_history=False).select("user", "items").iter_rows())
+    equal = EqualVectors(found.items.numpy()[1:])
+    assert len(equal.later) > 50
+    first_of = dict(zip(equal.later.tolist(), equal.first.tolist(), strict=True))
+    members: dict[int, list[int]] = {}
+    for place in range(len(names)):
+        members.setdefault(first_of.get(place, place), []).append(place)
+    for folder, options in ((tmp_path / "all", []), (tmp_path / "exact", ["index=exact"])):
+        served = load(recsys.load(str(raw.parent / f"{model}1")).export(folder, options))
+        for user, listed in lists.items():
+            rows = log.filter(pl.col("user") == user)
+            alone = found.recommend(rows, k=k, filter_history=False)["items"][0].to_list()
+            [(items, _)] = served.recommend([Query(rows.to_dicts(), k, filter_history=False)])
+            for one in (listed, alone, items):
+                same: dict[int, list[int]] = {}
+                for place in [names.index(item) for item in one]:
+                    same.setdefault(first_of.get(place, place), []).append(place)
+                assert all(places == members[first][: len(places)] for first, places in same.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from recsys.export.artefact.folder import GRAPH, INDEX, SCORER, Artefact
 from recsys.export.artefact.inputs import GraphInputs, graph_inputs
 from recsys.export.artefact.session import open_session
 from recsys.index import Index, load
+from recsys.online.equal_vectors import EqualVectors
 from recsys.online.queries import Queries
 
 STATE = "state"  # the folder of the arrays, NAME.npy
@@ -273,8 +275,14 @@ class VectorScorer:
             scores: np.ndarray = parts[0] @ self._items.T
             for interest in parts[1:]:
                 np.maximum(scores, interest @ self._items.T, out=scores)
-            return scores
-        return np.stack([self._score(v) for v in vectors])
+        else:
+            scores = np.stack([self._score(v) for v in vectors])
+        self._equal.equalise(scores)
+        return scores
+
+    @cached_property
+    def _equal(self) -> EqualVectors:
+        return EqualVectors(self._items)
 
     def search(self, query: np.ndarray, k: int, *, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return at least the k best items that the index finds for one query, and their scores, best first."""
@@ -284,7 +292,7 @@ class VectorScorer:
         if len(interests) == 1:
             return items[0][items[0] >= 0], scores[0][items[0] >= 0]
         found = np.unique(items[items >= 0])  # another interest's search may have missed an item that it scores higher
-        products = (interests @ self.items[found].T).max(0)
+        products = np.einsum("nd,qd->qn", self.items[found], interests).max(0)  # rounds by the vector, not by its place
         order = np.argsort(-products, kind="stable")
         return found[order], products[order]
 
