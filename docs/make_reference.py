@@ -49,7 +49,7 @@ API = {
     "recsys.data.loader.parquet_loader": ("ParquetLoader",),
     "recsys.features": ("FeatureSpec", "SparseFeature", "DenseFeature"),
     "recsys.labels": ("BinaryLabel", "NumberLabel", "ClassLabel"),
-    "recsys.batch": ("Batch", "JaggedIds"),
+    "recsys.batch": ("Batch", "JaggedIds", "CandidateLists", "ItemLists", "item_rows"),
     "recsys.models.protocols": ("RetrievalModel", "ClosedFormModel", "FittedRankingModel"),
     "recsys.losses": ("RankingLoss", "RetrievalLoss"),
     "recsys.follow.model_registry": ("ModelRegistry",),

@@ -1,6 +1,7 @@
-"""Batches of rows, and jagged lists of ids."""
+"""Batches of rows, jagged lists of ids, and the two numbers of an item: its candidate and its row of the item table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NewType, Self, cast
 
 import torch
 from torch import Tensor
@@ -39,24 +40,62 @@ class JaggedIds:
         """Index of the list that contains each value, (P,)."""
         return segment_ids_of(self.lengths, len(self.values))
 
-    def to(self, device: torch.device) -> "JaggedIds":
-        return JaggedIds(self.values.to(device), self.lengths.to(device))
+    def to(self, device: torch.device) -> Self:
+        return replace(self, values=self.values.to(device), lengths=self.lengths.to(device))
 
-    def slice(self, start: int, stop: int) -> "JaggedIds":
+    def slice(self, start: int, stop: int) -> Self:
         """Return lists start ... stop - 1."""
         first = int(self.lengths[:start].sum())
-        return JaggedIds(self.values[first : first + int(self.lengths[start:stop].sum())], self.lengths[start:stop])
+        values = self.values[first : first + int(self.lengths[start:stop].sum())]
+        return replace(self, values=values, lengths=self.lengths[start:stop])
+
+
+CandidateIds = NewType("CandidateIds", Tensor)
+"""Numbers of candidates, of which those behind the item table have no row: rare and new items of data.items.file."""
+
+ItemRows = NewType("ItemRows", CandidateIds)
+"""Rows of the item table, which are the candidates of the same numbers. Row 0 is the unknown item."""
+
+
+def item_rows(ids: CandidateIds, rows: int) -> ItemRows:
+    """Return the row of each candidate in an item table of `rows` rows: 0 for a candidate behind the table.
+
+    >>> item_rows(CandidateIds(torch.tensor([1, 4, 5])), rows=5)
+    tensor([1, 4, 0])
+    """
+    return cast(ItemRows, torch.where(ids < rows, ids, 0))  # compiled models cannot call a NewType
+
+
+@dataclass
+class ItemLists(JaggedIds):
+    """B lists of rows of the item table."""
+
+    values: ItemRows
+
+
+@dataclass
+class CandidateLists(JaggedIds):
+    """B lists of candidates."""
+
+    values: CandidateIds
+
+    def in_table(self, rows: int) -> ItemLists:
+        """Return the rows of the candidates in an item table of `rows` rows."""
+        return ItemLists(item_rows(self.values, rows), self.lengths)
 
 
 @dataclass(frozen=True)
 class Interactions:
-    """Distinct pairs of a user and a known item in the training rows: ids of users (E,) and items (E,), both int64."""
+    """Distinct pairs of a user and a known item in the training rows: users (E,) and items (E,), both int64.
+
+    Both are rows of their tables.
+    """
 
     users: Tensor
-    items: Tensor
+    items: ItemRows
 
     def to(self, device: torch.device) -> "Interactions":
-        return Interactions(self.users.to(device), self.items.to(device))
+        return Interactions(self.users.to(device), ItemRows(CandidateIds(self.items.to(device))))
 
 
 @dataclass
@@ -85,8 +124,8 @@ class Batch(Pipelineable):
     labels: Tensor
     weight: Tensor | None = None
     group: Tensor | None = None
-    targets: JaggedIds | None = None
-    history: JaggedIds | None = None
+    targets: CandidateLists | None = None
+    history: CandidateLists | None = None
     first_row: int = 0
     queries: Pipelineable | None = None
 

@@ -21,6 +21,7 @@ from recsys.base.packages import check_extra
 from recsys.index.protocol import VectorRows
 
 PRODUCTS = 1 << 22  # of one block of the exact engine
+SPARE = 16  # rows that it finds beside the k best: products that differ by rounding may be equal
 BLOCK = 1 << 17  # rows that are added at a time
 SAMPLE = 64  # rows for each cell, from which cells are fitted
 GRAPH_NEIGHBOURS = 32
@@ -101,21 +102,42 @@ class Exact(SearchEngine):
         """Do nothing: the vectors that this engine reads have the rows already."""
 
     def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
+        k += SPARE
         rows = np.empty((len(queries), 0), np.int64)
         products = np.empty((len(queries), 0), np.float32)
         for start, block in self._vectors.blocks(max(1, PRODUCTS // max(1, len(queries)))):
             scores = queries @ block.T
-            n = min(k, scores.shape[1])
-            best = np.argpartition(scores, scores.shape[1] - n, axis=1)[:, scores.shape[1] - n :]
+            best = highest(scores, k)
             rows = np.concatenate([rows, best + start], axis=1)
             products = np.concatenate([products, np.take_along_axis(scores, best, 1)], axis=1)
-            if rows.shape[1] > k:
-                kept = np.argpartition(products, products.shape[1] - k, axis=1)[:, products.shape[1] - k :]
-                rows, products = np.take_along_axis(rows, kept, 1), np.take_along_axis(products, kept, 1)
+            kept = highest(products, k)
+            rows, products = np.take_along_axis(rows, kept, 1), np.take_along_axis(products, kept, 1)
         return rows, products
 
     def save(self, folder: Path) -> None:
         """Write nothing: the index keeps the vectors."""
+
+
+def highest(scores: np.ndarray, k: int) -> np.ndarray:
+    """Return the columns of the k highest of (Q, n) scores, or of all, in ascending order; of equal ones the first.
+
+    NaN is below all others.
+
+    >>> highest(np.array([[0.5, 0.1, 0.5, 0.9, 0.5]]), 3)
+    array([[0, 2, 3]])
+    """
+    n = scores.shape[1]
+    if n <= k:
+        return np.broadcast_to(np.arange(n), scores.shape)
+    if np.isnan(scores).any():
+        scores = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    least = np.partition(scores, n - k, axis=1)[:, n - k, None]
+    kept = scores >= least
+    if (more := kept.sum(1) > k).any():  # several have the lowest of these scores
+        some, lowest = scores[more], least[more]
+        equal, above = some == lowest, some > lowest
+        kept[more] = above | (equal & (equal.cumsum(1) <= k - above.sum(1, keepdims=True)))
+    return np.nonzero(kept)[1].reshape(len(scores), k)
 
 
 def cells_of(rows: int) -> int:

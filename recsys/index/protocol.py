@@ -57,7 +57,8 @@ class Index(Protocol):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best items of each query and their inner products, best first; equal products by item.
 
-        Which of several items with equal products end a list is not defined.
+        Of several items with equal products, an exact search ends a list with those that were added first. For other
+        searches, this is not defined.
 
         Args:
             queries: (Q, dim)

@@ -5,7 +5,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recsys.batch import JaggedIds
+from recsys.batch import ItemLists
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct, starts
 from recsys.models.protocols import ClosedFormModel
@@ -58,7 +58,7 @@ class EASE(nn.Module, ClosedFormModel):
             matrices |= {"their inverse and its factor in double precision": 2 * 8 * pairs}
         return matrices
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Solve for the weights from the items of each list."""
         large = self.rows > _MAX_DOUBLE_ITEMS
         gram = self.weights if large else self.weights.new_empty(self.weights.shape, dtype=torch.float64)
@@ -78,7 +78,7 @@ class EASE(nn.Module, ClosedFormModel):
         if not large:
             self.weights.copy_(inverse)
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores (B, N) for B histories; zeros for an empty history."""
         items = distinct(history, self.rows)
         return functional.embedding_bag(items.values, self.weights, starts(items.lengths)[:-1], mode="sum")

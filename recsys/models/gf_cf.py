@@ -4,7 +4,7 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
-from recsys.batch import JaggedIds, segment_ids_of
+from recsys.batch import ItemLists, segment_ids_of
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, sparse_matrix, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
@@ -53,7 +53,7 @@ class GFCF(nn.Module, ClosedFormModel):
         self.register_buffer("vectors", torch.zeros(self.rows, min(k, self.rows), device=device))
         take_sizes_on_load(self, ("items", "item_starts", "users"))
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Store the lists of users and items, and find the singular vectors."""
         lists = distinct(interactions, self.rows)
         inverse = invert(lists, self.rows)
@@ -70,7 +70,7 @@ class GFCF(nn.Module, ClosedFormModel):
             vectors = torch.where(values > 1e-9 * values[0], vectors, 0)  # vectors of the null space are arbitrary
             self.vectors[:, :wanted] = vectors[:, :wanted].float()
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores (B, N) for B histories; zeros for an empty history."""
         lists = distinct(history, self.rows)
         chosen = sparse_matrix(lists.segment_ids, lists.values, (len(lists), self.rows)).float()

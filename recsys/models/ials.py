@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import NotFinite
-from recsys.batch import JaggedIds
+from recsys.batch import ItemLists, JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, starts
 from recsys.models.protocols import ClosedFormModel
@@ -65,7 +65,7 @@ class IALS(nn.Module, ClosedFormModel):
         dim = len(self.gram)
         return {f"{self.rows:,} x {dim} vectors": 8 * self.rows * dim, "equations": 16 * max(_NUMBERS, dim**2)}
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Alternate between the vectors of lists and those of items."""
         lists = distinct(interactions, self.rows)
         inverse = invert(lists, self.rows)
@@ -79,7 +79,7 @@ class IALS(nn.Module, ClosedFormModel):
             self.advance(self.rows / self.epochs)
         self.vectors, self.gram = items, items.T @ items
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores (B, N) for B histories; zeros for an empty history."""
         lists = distinct(history, self.rows)
         return self._solve(lists, self.vectors, self.rows - 1) @ self.vectors.T

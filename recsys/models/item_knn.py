@@ -6,7 +6,7 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
-from recsys.batch import JaggedIds
+from recsys.batch import ItemLists
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import best_of_rows, candidates, co_occurrences, distinct
 from recsys.models.protocols import ClosedFormModel
@@ -51,7 +51,7 @@ class ItemKNN(nn.Module, ClosedFormModel):
         self.register_buffer("neighbours", torch.zeros(size, dtype=torch.int64, device=device))
         self.register_buffer("similarities", torch.zeros(size, device=device))
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Find the k nearest neighbours of each item."""
         lists = distinct(interactions, self.rows)
         weights = lists.lengths.double().clamp(min=1).reciprocal() if self.weigh_lists else None
@@ -72,7 +72,7 @@ class ItemKNN(nn.Module, ClosedFormModel):
         if self.normalise:
             self.similarities /= self.similarities.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores (B, N) for B histories; zeros for an empty history."""
         items = distinct(history, self.rows)
         scores = self.similarities.new_zeros(len(items) * self.rows)

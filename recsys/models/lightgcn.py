@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, Interactions
+from recsys.batch import Batch, CandidateIds, Interactions, item_rows
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import SymmetricProduct, normalised_adjacency
 from recsys.models.common.embeddings import PooledEmbeddings
@@ -56,9 +56,9 @@ class PropagatedItems(nn.Module):
         # the items' embeddings, ()
         self.current: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: CandidateIds) -> Tensor:
         """Return item vectors: ids (M,) -> (M, dim)."""
-        known = torch.where(ids < self.rows, ids, 0)
+        known = item_rows(ids, self.rows)
         if not self.training:
             return self.item_vectors[known]
         start, vectors = self.propagate()

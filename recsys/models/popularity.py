@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import JaggedIds
+from recsys.batch import ItemLists
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, known
 from recsys.models.protocols import ClosedFormModel
@@ -19,10 +19,10 @@ class Popularity(nn.Module, ClosedFormModel):
         self.rows = candidates(features, "Popularity")
         self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64, device=device))
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Count the interactions of each item."""
         self.counts.copy_(torch.bincount(known(interactions, self.rows).values, minlength=self.rows))
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return the counts (B, N), the same for each of B histories."""
         return self.counts.float().repeat(len(history), 1)

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, Interactions, JaggedIds
+from recsys.batch import Batch, Interactions, ItemLists
 from recsys.candidates import Candidates
 from recsys.models.common.items import Items, QueryBatch, Scorer
 
@@ -113,6 +113,14 @@ class RetrievalModel(Protocol):
         """Module that scores queries against item vectors; dot products by default."""
         return _DOT
 
+    @property
+    def ranks_new_items(self) -> bool:
+        """Return whether items without a row of the item table have scores of their own, and can be listed.
+
+        By default, they have if an Items module of the model reads features of items.
+        """
+        return not all(m.by_id_alone for m in self.items.modules() if isinstance(m, Items))
+
     def penalty(self) -> Tensor | None:
         """Return a scalar to add to the loss of the last batch, such as a KL divergence; None by default."""
         return None
@@ -147,11 +155,11 @@ class ClosedFormModel(Protocol):
     def set_candidates(self, candidates: Candidates) -> None:
         """Take the features of all items, once, before `fit`."""
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Fit the model to the items that each group has chosen in training, one list per group."""
         ...
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores of all candidates for B histories, (B, N)."""
         ...
 

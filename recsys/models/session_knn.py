@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import JaggedIds
+from recsys.batch import ItemLists
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, known, ranges, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
@@ -19,7 +19,8 @@ class SessionKNN(nn.Module, ClosedFormModel):
 
     Among the past sessions that share an item with the current one, take the `sample_size` most recent, and of these
     the k most similar as neighbours; ties go to the more recent. An item's score is the sum of the similarities of the
-    neighbours that contain it. Sessions count as sets. Sessions that are fitted later are more recent.
+    neighbours that contain it. Sessions count as sets. The later in `fit` a session is, the more recent; recsys passes
+    them in the order of their last items (data.group.order).
 
     Args:
         k: number of neighbours.
@@ -58,14 +59,14 @@ class SessionKNN(nn.Module, ClosedFormModel):
             self.register_buffer(name, torch.zeros(size, dtype=torch.int64, device=device))
         take_sizes_on_load(self, ("items", "item_starts", "sessions"))
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Store the sessions of each item and the items of each session."""
         lists = distinct(interactions, self.rows)
         inverse = invert(lists, self.rows)
         self.items, self.item_starts = lists.values, starts(lists.lengths)
         self.sessions, self.session_starts = inverse.values, starts(inverse.lengths)
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores (B, N) for B histories, oldest item first; zeros if a history shares no item with any
         session.
         """

@@ -6,7 +6,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from recsys.batch import JaggedIds
+from recsys.batch import ItemLists
 from recsys.features import FeatureSpec
 from recsys.models.common import co_occurrence
 from recsys.models.protocols import ClosedFormModel
@@ -56,7 +56,7 @@ class SLIM(nn.Module, ClosedFormModel):
         self.register_buffer("weights", torch.zeros(0, device=device))
         co_occurrence.take_sizes_on_load(self, ("others", "weights"))
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Fit the weights of the items of each list."""
         lists = co_occurrence.distinct(interactions, self.rows)
         blocks = co_occurrence.co_occurrences(lists, self.rows, chunk=_CHUNK)
@@ -112,7 +112,7 @@ class SLIM(nn.Module, ClosedFormModel):
                 break
         return weights
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores (B, N) for B histories; zeros for an empty history."""
         items = co_occurrence.distinct(history, self.rows)
         begin = self.item_starts[items.values]

@@ -76,6 +76,11 @@ class TIGER(nn.Module, RetrievalModel):
     def scorer(self) -> BeamScorer:
         return self._scorer
 
+    @property
+    def ranks_new_items(self) -> bool:
+        """Return True: the trie has the codes of all candidates, also of those without training rows."""
+        return True
+
     def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self._coded[0].name]
         return next_items(lists.values().long(), lists.lengths().long(), every=self.training)

@@ -5,7 +5,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from recsys.batch import JaggedIds, segment_ids_of
+from recsys.batch import ItemLists, JaggedIds, segment_ids_of
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import (
@@ -82,7 +82,7 @@ class Transition(nn.Module, ClosedFormModel):
         pairs = torch.unique(owner[named] * sum(sizes) + value[named])
         self._about = JaggedIds(pairs % sum(sizes), torch.bincount(pairs // sum(sizes), minlength=self.rows))
 
-    def fit(self, interactions: JaggedIds) -> None:
+    def fit(self, interactions: ItemLists) -> None:
         """Count the transitions of all lists, oldest item first."""
         lists = known(interactions, self.rows)
         within = lists.segment_ids[1:] == lists.segment_ids[:-1]
@@ -124,7 +124,7 @@ class Transition(nn.Module, ClosedFormModel):
             cosines.append(cosine[best])
         return torch.cat(keys), torch.cat(cosines)
 
-    def score(self, history: JaggedIds) -> Tensor:
+    def score(self, history: ItemLists) -> Tensor:
         """Return scores (B, N) for B histories, oldest item first; zeros for an empty history."""
         items = known(history, self.rows)
         ends = starts(items.lengths)[1:]

@@ -88,7 +88,7 @@ class TwoTower(nn.Module, RetrievalModel):
     ) -> None:
         super().__init__()
         self.user_features = user_features(features, "TwoTower", histories=True)
-        self.histories = [f.name for f in history_features(features)]
+        self.histories = history_features(features)
         self.users = None
         if self.user_features.sparse:
             self.users = PooledEmbeddings(self.user_features, dim, prefix="user_", init_std=init_std, device=device)

@@ -23,6 +23,7 @@ from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
 from recsys.job.kinds import ClosedFormKind, ModelKind, RetrievalKind
+from recsys.online.equal_vectors import EqualVectors
 from recsys.online.queries import answers, in_batches
 from recsys.online.unknown_values import UnknownValues
 
@@ -212,7 +213,7 @@ class Recommender:
             filter_history: whether to leave out the items of a group's history; None for the run's own setting.
             batch_size: groups of a batch; None for the run's trainer.eval_batch_size.
         """
-        from recsys.batch import JaggedIds
+        from recsys.batch import CandidateIds, CandidateLists
         from recsys.data.features.batch_tensors import BatchTensors
 
         left_out = self.filter_history if filter_history is None else filter_history
@@ -221,7 +222,8 @@ class Recommender:
             # as the evaluation loader makes it, with the known items of each history
             labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
             batch = BatchTensors.from_arrays(queries.arrays, features).batch(labels)
-            batch.history = JaggedIds(torch.from_numpy(queries.history), torch.from_numpy(queries.lengths))
+            known = CandidateIds(torch.from_numpy(queries.history))
+            batch.history = CandidateLists(known, torch.from_numpy(queries.lengths))
             ids, scores = self._best(batch, k, left_out)
             yield self._named(queries.groups, ids, scores), int((queries.lengths == 0).sum())
 
@@ -264,20 +266,20 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def _trained(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
     """Return a function that scores with the model's queries and item vectors, the number of items, and the vectors."""
-    from recsys.models.common.items import Items
     from recsys.training.trainer import restored_module
 
     module = restored_module(cfg, fitted, checkpoint)
     task = module.sharded.task
     n = len(task.candidates)
     items = task.item_vectors(range(n), n).float()
-    alone = all(m.by_id_alone for m in task.modules() if isinstance(m, Items))
 
     def score_batch(batch: Batch) -> ScoreRows:
         _, queries = module.dmp(batch)  # type: ignore[misc]
-        return lambda start, stop: task.scorer.score_all(queries[start:stop].float(), items)
+        return lambda start, stop: equal.equalise(task.scorer.score_all(queries[start:stop].float(), items))
 
-    return score_batch, min(task.model.items.rows if alone else len(items), len(items)) - 1, items, None
+    equal = EqualVectors(items.numpy())
+    listed = n if task.model.ranks_new_items else min(task.model.items.rows, n)
+    return score_batch, listed - 1, items, None
 
 
 def _closed_form(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:

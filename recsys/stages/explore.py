@@ -29,24 +29,29 @@ class _EpsilonDraw:
     items: np.ndarray
     probabilities: np.ndarray
 
+    @property
+    def places(self) -> int:
+        return len(self.probabilities)
+
     def probability(self, items: np.ndarray, positions: np.ndarray) -> np.ndarray:
         order = np.argsort(self.items)
-        at = np.minimum(np.searchsorted(self.items, items, sorter=order), len(self.items) - 1)
-        ranks, inside = order[at], positions < len(self.probabilities)
-        listed = inside & (self.items[ranks] == items)
-        return np.where(listed, self.probabilities[np.where(inside, positions, 0), ranks], 0.0)
+        ranks = order[np.minimum(np.searchsorted(self.items, items, sorter=order), len(self.items) - 1)]
+        return np.where(self.items[ranks] == items, self.probabilities[positions, ranks], 0.0)
 
 
 @dataclass(frozen=True)
 class _Sampled:
-    """lists: (draws, k) items of further draws; a probability is a share of them, at least 1 / (draws + 1)"""
+    """lists: (1 + draws, k) items of the list that is shown, and of further draws; a probability is a share of them"""
 
     lists: np.ndarray
 
+    @property
+    def places(self) -> int:
+        return self.lists.shape[1]
+
     def probability(self, items: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        inside = positions < self.lists.shape[1]
-        hits = (self.lists[:, np.where(inside, positions, 0)] == items).sum(0)
-        return np.where(inside, (hits + 1) / (len(self.lists) + 1), 0.0)
+        shares: np.ndarray = (self.lists[:, positions] == items).mean(0)
+        return shares
 
 
 class Epsilon(Order):
@@ -114,8 +119,8 @@ class Thompson(Order):
     """Thompson sampling: sorts candidates by a draw from what is known of their probability of success.
 
     The prior of an item is Beta(a, b) with the ranker's score as mean and `strength` as a + b; successes and failures
-    that are counted in columns of items are added (Chapelle & Li, NeurIPS 2011). Propensities are estimated from
-    further draws.
+    that are counted in columns of items are added (Chapelle & Li, NeurIPS 2011). Propensities are shares of the list
+    and of further draws.
 
     Args:
         strength: number of observations that the ranker's score is worth.
@@ -159,4 +164,4 @@ class Thompson(Order):
         if not self._draws or not len(chosen):
             return found
         others = np.argsort(-rng.beta(a, b, (self._draws, len(items))), axis=1)[:, : len(chosen)]
-        return replace(found, draw=_Sampled(items[others]))
+        return replace(found, draw=_Sampled(items[np.vstack([chosen, others])]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -12,8 +13,12 @@ from pydantic import Field
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
+from recsys.data.features.raw_types import RawType
 from recsys.data.raw.derive import is_true
+from recsys.data.raw.row_sql import parse_sql
 from recsys.files.user_files import problem_of
+from recsys.online.row_error import RowError
+from recsys.online.servable import Row
 from recsys.ranges import Count, Fraction
 from recsys.stages.expressions import Condition
 from recsys.stages.open_models import Resources
@@ -33,12 +38,14 @@ class Filter(ABC):
 
 
 class Seen(Filter):
-    """Leaves out what the user has seen, by exact lists or, beyond a size, by one Bloom filter of all users.
+    """Leaves out what the user has seen: the items of the stored events, and of the history that a request brings.
 
-    A Bloom filter takes about 10 bits an event and also leaves out `errors` of what was not seen.
+    Stored events are kept as exact lists or, beyond a size, as one Bloom filter of all users, which takes about 10 bits
+    an event and also leaves out `errors` of what was not seen.
 
     Args:
-        where: SQL over the columns of events: the events that count as seen, such as "buy = 1"; null: all.
+        where: SQL over the columns of events: the events that count as seen, such as "buy = 1"; null: all. A row of a
+            request's history needs these columns, too.
         bloom: number of events from which a Bloom filter replaces the lists.
         errors: share of items that a Bloom filter takes for seen.
     """
@@ -50,32 +57,59 @@ class Seen(Filter):
         self._where, self._bloom, self._errors = where, bloom, errors
 
     def bind(self, resources: Resources, key: str) -> None:
-        events = resources.events
+        events, self._key = resources.events, f"{key}.where"
         self._catalogue, self._events, self._filter = resources.catalogue, events, None
         self._counts: np.ndarray | None = None
         if self._where is None and (events is None or events.frame.height < self._bloom):
             return
         if events is None:
-            raise UserError(f"{key}.where: needs the pipeline's events; set events.file")
-        counts = event_condition(self._where, f"{key}.where", events.frame)
+            raise UserError(f"{self._key}: needs the pipeline's events; set events.file")
+        counts = event_condition(self._where, self._key, events.frame)
         if events.frame.height < self._bloom:
             self._counts = counts
             return
         check_extra("stages", f"{key}.bloom={self._bloom}: a Bloom filter of {events.frame.height:,} events")
         from rbloom import Bloom
 
-        self._filter = Bloom(int(counts.sum()), self._errors)
+        self._filter = Bloom(max(1, int(counts.sum())), self._errors)
         self._filter.update(events.pairs(counts))
 
     def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
+        stays = ~np.isin(items, self._in_request(visitor))
         if self._filter is not None:
             names = self._catalogue.names.gather(items).to_list()
-            return np.array([(visitor.key, name) not in self._filter for name in names], bool)
-        seen = visitor.seen
-        if self._counts is not None and self._events is not None and visitor.key is not None:
-            counted = self._counts[self._events.places(visitor.key)]
-            seen = seen[: len(counted)][counted] if len(seen) == len(counted) else seen
-        return ~np.isin(items, seen)
+            return stays & np.array([(visitor.key, name) not in self._filter for name in names], bool)
+        stored = visitor.stored
+        if self._counts is not None and self._events is not None:
+            stored = stored[self._counts[self._events.places(visitor.key)]]
+        return stays & ~np.isin(items, stored)
+
+    def _in_request(self, visitor: Visitor) -> np.ndarray:
+        """Return the numbers of the items of the request's history that count as seen."""
+        if not visitor.rows:
+            return visitor.stored[:0]
+        if self._where is None or self._events is None:
+            return visitor.seen
+        schema, reads = self._events.frame.schema, dict.fromkeys(parse_sql(self._where, self._key)[1])
+        columns = [_column(visitor.rows, n, schema[n], self._key) for n in reads]
+        frame = pl.DataFrame([pl.Series("__row__", range(len(visitor.rows))), *columns])
+        return visitor.seen[event_condition(self._where, self._key, frame)]
+
+
+def _column(rows: Sequence[Row], name: str, dtype: pl.DataType, key: str) -> pl.Series:
+    """Return a column of a request's history, of the type that it has in events.
+
+    Raises UserError for a row that lacks it or has a value of another type.
+    """
+    read, values = RawType.of_dtype(dtype).read, []
+    for i, row in enumerate(rows):
+        if name not in row:
+            raise UserError(f"history[{i}]: has no column {name}, which {key} reads; send it, or null if it is unknown")
+        try:
+            values.append(read(row[name]))
+        except ValueError as e:
+            raise RowError(name, row[name], str(e), i, "history") from e
+    return pl.Series(name, values, dtype)
 
 
 class Where(Filter):

@@ -24,10 +24,15 @@ Place = Count
 
 
 class Draw(Protocol):
-    """The distribution that a list was drawn from."""
+    """The distribution that the first places of a list were drawn from."""
+
+    @property
+    def places(self) -> int:
+        """The number of places that were drawn."""
+        ...
 
     def probability(self, items: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the probability that items are drawn for positions, (n,) numbers and (n,) from 0 -> (n,)."""
+        """Return the probability that items are drawn for positions, (n,) numbers and (n,) from 0, below `places`."""
         ...
 
 
@@ -37,19 +42,25 @@ class Ranked:
 
     items: (n,) numbers
     scores: (n,) the scores of the third stage, which need not descend any longer
-    draw: the distribution that the first k were drawn from, None if nothing was drawn
+    draw: the distribution that the first places were drawn from, None if nothing was drawn
     """
 
     items: np.ndarray
     scores: np.ndarray
     draw: Draw | None = None
 
-    def probability(self, items: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the probability that items are at positions, (n,) and (n,) from 0 -> (n,)."""
+    def probability(self, items: np.ndarray, positions: np.ndarray, k: int) -> np.ndarray:
+        """Return the probability that the first k have items at positions, (n,) and (n,) from 0 -> (n,).
+
+        Behind the places that were drawn, the candidates are certain. Nothing is at a position behind the list's end.
+        """
+        found, shown = np.zeros(len(items)), min(k, len(self.items))
+        drawn = positions < min(shown, 0 if self.draw is None else self.draw.places)
+        certain = ~drawn & (positions < shown)
+        found[certain] = self.items[positions[certain]] == items[certain]
         if self.draw is not None:
-            return self.draw.probability(items, positions)
-        inside = positions < len(self.items)
-        return inside & (self.items[np.where(inside, positions, 0)] == items) if len(self.items) else inside & False
+            found[drawn] = self.draw.probability(items[drawn], positions[drawn])
+        return found
 
     def first(self, places: np.ndarray) -> Ranked:
         """Return the candidates with some of them first, (m,) places, and the others after them."""

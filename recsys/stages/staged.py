@@ -66,6 +66,13 @@ class PipelineAnswer:
     ranked: Ranked
     trace: Trace
 
+    def probability(self, items: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return the probability that the pipeline puts items at positions of this list, (n,) and (n,) from 0 -> (n,).
+
+        Over all items, it adds up to 1 at each place of the list, and to 0 behind its end.
+        """
+        return self.ranked.probability(items, positions, len(self.items))
+
 
 class StagedRecommender:
     """Retrieves, filters, scores and orders items. Threads may share it.
@@ -106,28 +113,30 @@ class StagedRecommender:
         if not context and query.rows:  # a history alone: its rows name the user
             context = {s.user: query.rows[-1].get(s.user)}
         key = as_key(context.get(s.user), s.user)
-        events: Sequence[Row]
         user: Row = self._users.get(key or "", {})
         if self._features is not None:
             [user] = self._features.join([{**user, s.user: key}], shared=True)
-        if not query.rows and self.events is None and s.features.history is not None:
-            names = [str(i) for i in user.get(s.features.history) or []]
-            events = [{s.user: key, s.item: name} for name in names[-s.history :]]
-            seen = self.catalogue.numbers(names)
-        elif query.rows or self.events is None or key is None:
+        events, stored = self._stored(key, user)
+        seen = stored
+        if query.rows:
             events = list(query.rows)[-s.history :]
             seen = self.catalogue.numbers([as_key(row.get(s.item), s.item) or "" for row in query.rows])
-        else:
-            events = self.events.rows(key)
-            seen = self._seen[self.events.places(key)]
         exclude = self.catalogue.numbers([str(i) for i in query.exclude])
         wanted = None if query.candidates is None else self.catalogue.numbers([str(i) for i in query.candidates])
         if query.candidates and wanted is not None and (wanted < 0).all():
             raise unknown_candidates(query.candidates)
-        return Visitor(key, user, context, events, seen, k, exclude, wanted)
+        return Visitor(key, user, context, events, seen, k, exclude, wanted, query.rows, stored)
+
+    def _stored(self, key: str | None, user: Row) -> tuple[Sequence[Row], np.ndarray]:
+        """Return the last stored events of a user as raw rows, and the numbers of the items of all of them."""
+        s = self.settings
+        if self.events is not None:
+            return self.events.rows(key), self._numbers[self.events.places(key)]
+        names = [str(i) for i in user.get(s.features.history or "") or []]
+        return [{s.user: key, s.item: name} for name in names[-s.history :]], self.catalogue.numbers(names)
 
     @cached_property
-    def _seen(self) -> np.ndarray:
+    def _numbers(self) -> np.ndarray:
         """The number of the item of each event (n,)."""
         assert self.events is not None
         return self.catalogue.numbers(self.events.frame[self.settings.item])
@@ -214,7 +223,7 @@ class StagedRecommender:
         trace.seconds["order"] = perf_counter() - started
         k = visitor.k
         items = ranked.items[:k]
-        drawn = None if ranked.draw is None else ranked.probability(items, np.arange(len(items)))
+        drawn = None if ranked.draw is None else ranked.probability(items, np.arange(len(items)), k)
         return PipelineAnswer(items, ranked.scores[:k], drawn, ranked, trace)
 
     def _candidates(

@@ -21,9 +21,12 @@ class Visitor:
     key: the name of the user, or None
     user: the user's columns
     context: the columns of the request, the user's key and the time among them
-    events: what the user did, oldest first, as raw rows of at most `history` events
-    seen: numbers of the items of all of the user's events, (P,), in their order; -1 for items of no catalogue
+    events: what models read of what the user did, oldest first, as raw rows of at most `history` events: those of the
+        request, or else the stored ones
+    seen: numbers of the items of all of these events, (P,), in their order; -1 for items of no catalogue
     k: length of the list
+    rows: all rows of the request's history
+    stored: numbers of the items of all stored events, (S,), in the order of `Events.places`
     exclude, candidates: numbers of items that the request leaves out, and of the only ones that it wants
     """
 
@@ -35,6 +38,8 @@ class Visitor:
     k: int
     exclude: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     candidates: np.ndarray | None = None
+    rows: Sequence[Row] = ()
+    stored: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class Events:

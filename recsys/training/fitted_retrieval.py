@@ -8,7 +8,7 @@ import torch
 from recsys.base.console import bar, say
 from recsys.base.errors import NotFinite, UserError
 from recsys.base.memory import GIB, available_memory
-from recsys.batch import JaggedIds
+from recsys.batch import CandidateLists
 from recsys.data.features import Fitted
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.loader.training_rows import training_lists
@@ -35,7 +35,7 @@ def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     model.set_candidates(candidates_of(prepared.fitted))
     with bar("fitting", model.rows, "items") as shown:
         model.advance = shown.advance
-        model.fit(training_lists(prepared))
+        model.fit(training_lists(prepared).in_table(model.rows))
         del model.advance
     if odd := next((n for n, x in model.state_dict().items() if not all_finite(x)), None):
         raise NotFinite(
@@ -101,15 +101,14 @@ def measure_split(
     return measured, sliced
 
 
-def scores(model: Any, history: JaggedIds, n: int) -> Score:
+def scores(model: Any, history: CandidateLists, n: int) -> Score:
     """Return a function that scores consecutive rows of the history.
 
     Candidates that the model was not fitted to (of `n` in total) score -inf.
     """
 
     def score(rows: torch.Tensor, first: int, stop: int) -> torch.Tensor:
-        lists = history.slice(int(rows[0]), int(rows[-1]) + 1)
-        known = JaggedIds(torch.where(lists.values < model.rows, lists.values, 0), lists.lengths)
+        known = history.slice(int(rows[0]), int(rows[-1]) + 1).in_table(model.rows)
         return torch.nn.functional.pad(model.score(known), (0, n - model.rows), value=-torch.inf)[:, first:stop]
 
     return score

@@ -20,6 +20,7 @@ from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
 ROWS = 3000
+IDS = "{vectors: {file: vectors.parquet, key: item}, levels: 2, size: 24}"
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +95,43 @@ def test_cold_items_are_recommended_and_exported(vectors_run: Path, raw: Path, t
 
 
 @pytest.fixture(scope="module")
+def wide_run(raw: Path) -> Path:
+    """Its beam is as wide as the catalogue, and so finds every item that has codes."""
+    return run_of(raw, "wide", "model=tiger", "model.dim=8", "model.heads=2", "model.hidden=8",
+                  "model.encoder_layers=1", "model.decoder_layers=1", "model.beam=300", "trainer.max_epochs=1",
+                  f"data.semantic_ids={IDS}", "data.sequences.max_length=5")  # fmt: skip
+
+
+WHOLE = [{"user": "u", "item": f"i{i}", "time": str(i)} for i in range(4)]
+
+
+def whole_list(run: Path) -> list[str]:
+    found = Recommender.load(str(run))
+    listed: list[str] = found.recommend(pl.DataFrame(WHOLE), k=found.nameable, filter_history=False)["items"][
+        0
+    ].to_list()
+    return listed
+
+
+def test_tiger_lists_the_candidates_that_it_is_evaluated_on(wide_run: Path) -> None:
+    """Also those of no training row."""
+    metrics = json.loads((wide_run / "metrics.json").read_text())["test"]
+    listed = whole_list(wide_run)
+    assert "never-chosen" in listed and len(listed) == metrics["candidates"]
+
+
+@pytest.mark.slow
+def test_the_artefact_of_tiger_lists_them_too(wide_run: Path, tmp_path: Path) -> None:
+    export(wide_run, tmp_path / "artefact")
+    model, expected = load(tmp_path / "artefact"), whole_list(wide_run)
+    [(listed, _)] = model.recommend([Query(WHOLE, len(expected), filter_history=False)])
+    assert sorted(listed) == sorted(expected) == sorted(model.names)
+
+
+@pytest.fixture(scope="module")
 def tiger_run(raw: Path) -> Path:
-    ids = "{vectors: {file: vectors.parquet, key: item}, levels: 2, size: 24}"
     return run_of(raw, "tiger", "model=tiger", "trainer.max_epochs=8", "model.dim=32", "model.hidden=64",
-                  "model.encoder_layers=1", "model.decoder_layers=1", "optim.dense.lr=0.005", "trainer.batch_size=16", f"data.semantic_ids={ids}",
+                  "model.encoder_layers=1", "model.decoder_layers=1", "optim.dense.lr=0.005", "trainer.batch_size=16", f"data.semantic_ids={IDS}",
                   "data.sequences.max_length=20")  # fmt: skip
 
 

@@ -619,6 +619,27 @@ def test_every_family_of_retrieval_models(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_histories_of_several_and_of_one_item(tmp_path: Path) -> None:
+    """Both read the items' table: the last 20 items of the user, and the one before."""
+    past = [
+        f"data.sparse.{n}={{column: item, table: item, {of}}}"
+        for n, of in (("history", "last: 20"), ("before", "lag: 1"))
+    ]
+    pairs = ["data.sequences=null", "data.items.feature=item", "data.sparse.user=null", "data.label.column=null", *past]
+    run = trained(tmp_path, "model=two_tower", *SEQUENCES, *pairs, "trainer.max_epochs=1")
+    assert export_run(run, tmp_path / "artefact") is None
+    [log] = (tmp_path / "prepared").glob("sample-sequences-*/log.csv")
+    raw = pl.read_csv(log, infer_schema=False)
+    expected = Recommender.load(str(run)).recommend(raw, k=10)
+    queries = [Query(raw.filter(user=user).to_dicts(), 10) for user in expected["user"]]
+    for (items, scores), (wanted, at) in zip(
+        load(tmp_path / "artefact").recommend(queries), expected.select("items", "scores").iter_rows(), strict=True
+    ):
+        assert items == wanted
+        np.testing.assert_allclose(scores, at, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["rowwise", "columnwise"])
 def test_a_checkpoint_of_two_processes_with_averaged_weights(sharding: str, tmp_path: Path) -> None:
     """Tables in shards, with padding, an EMA of the dense weights, and calibration: outputs are those of predict."""

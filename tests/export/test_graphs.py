@@ -107,6 +107,9 @@ PAIRS = FeatureSpec(
     labels=(),
     item="item",
 )
+LAG = SparseFeature("previous", 9, "item")  # one value a row, where histories are lists
+LAGGED = replace(PAIRS, sparse=(*PAIRS.sparse[:2], LAG, *PAIRS.sparse[2:]))
+LAG_ALONE = replace(PAIRS, sparse=(*PAIRS.sparse[:2], LAG))
 
 
 def with_own_dims(features: FeatureSpec) -> FeatureSpec:
@@ -184,6 +187,8 @@ RETRIEVERS: dict[str, tuple[Any, FeatureSpec]] = {
     ),
     "mult_vae": (lambda f: MultVAE(f, hidden=8, latent=4), SEQUENCES),
     "two_tower": (lambda f: TwoTower(f, dim=8, out=6), PAIRS),
+    "two_tower_lag": (lambda f: TwoTower(f, dim=8, out=6), LAGGED),
+    "two_tower_lag_alone": (lambda f: TwoTower(f, dim=8, out=6), LAG_ALONE),
     "mf": (lambda f: MF(f, user="user", dim=8), PAIRS),
     "mf_cosine": (lambda f: MF(f, user="user", dim=8, normalise=True), PAIRS),
     "simplex": (lambda f: SimpleX(f, user="user", dim=8), SEQUENCES),

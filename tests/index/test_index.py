@@ -33,6 +33,22 @@ def by_sorting(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> t
     return items[order] if len(items) else order, np.take_along_axis(products, order, 1)
 
 
+def test_equal_products_come_in_the_order_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at the end of a list, across blocks, and where a product's rounding depends on the place of the vector."""
+    rng = np.random.default_rng(0)
+    for dim, n in ((3, 50), (33, 131), (64, 70)):
+        few = rng.normal(size=(12, dim)).astype(np.float32)
+        copies = rng.integers(12, size=n)
+        vectors = few[copies]
+        index = build(vectors, kind="exact")
+        for products in (1 << 22, 64):
+            monkeypatch.setattr("recsys.index.engines.PRODUCTS", products)
+            for query in rng.normal(size=(20, 1, dim)).astype(np.float32):
+                exact = (few.astype(np.float64) @ query[0].astype(np.float64))[copies]
+                expected = np.argsort(-exact, kind="stable")[:15]
+                assert index.search(query, 15)[0][0].tolist() == expected.tolist()
+
+
 def share_found(index: ItemIndex, queries: np.ndarray, k: int) -> float:
     """The share of the exact best k items that a search returns."""
     found, best = index.search(queries, k)[0], index.search(queries, k, exact=True)[0]

@@ -19,6 +19,9 @@ from recsys.base.errors import UserError
 from recsys.base.memory import available_memory
 from recsys.batch import JaggedIds
 from recsys.candidates import Candidates
+from recsys.data.loader.training_rows import training_lists
+from recsys.data.prepare.check_data import check_data
+from recsys.data.prepare.prepared import prepare
 from recsys.export.artefact.scorers import METHODS, STATE
 from recsys.export.retrieval_graph import options_of
 from recsys.features import FeatureSpec, SparseFeature
@@ -32,6 +35,8 @@ from recsys.models.popularity import Popularity
 from recsys.models.session_knn import SessionKNN
 from recsys.models.slim import SLIM
 from recsys.models.transition import Transition
+from recsys.schema.data_schema import DataConfig, GroupConfig, LabelConfig, SequenceConfig, SplitConfig
+from recsys.schema.source_schema import SourceConfig
 from recsys.training import fitted_retrieval
 
 Array = NDArray[np.float64]
@@ -490,3 +495,38 @@ def test_memory_is_planned_before_a_fit(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_available_memory() -> None:
     free = available_memory()
     assert free is None or 1 << 20 < free < 1 << 50
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "shuffled"])
+def test_the_most_recent_session_is_the_last_in_time(order: str, tmp_path: Path) -> None:
+    """Wherever its lines are: each session has x and then an item of its own; two end at once, at different places."""
+    sessions = [("w", -1, ["z0", "z1", "z2", "z3"]), *((f"u{i}", min(i, 18), ["x", f"y{i}"]) for i in range(20))]
+    lines = [f"{user},{item},{100 + end * 10 + at}" for user, end, items in sessions for at, item in enumerate(items)]
+    if order != "rising":
+        lines = lines[::-1] if order == "falling" else np.random.default_rng(0).permutation(lines).tolist()
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "log.csv").write_text("\n".join(["user,item,time", *lines]) + "\n")
+    data = DataConfig(
+        name="t",
+        root=str(tmp_path / "raw"),
+        prepared=str(tmp_path / "prepared"),
+        source=SourceConfig(),
+        label=LabelConfig(column=None),
+        group=GroupConfig("user", "time"),
+        split=SplitConfig(by="leave_one_out"),
+        sequences=SequenceConfig(max_length=5),
+        sparse={"item": None},
+    )
+    check_data(data)
+    prepared = prepare(data)
+    model = SessionKNN(prepared.fitted.features, k=20, sample_size=20)
+    lists = training_lists(prepared).in_table(model.rows)
+    model.fit(lists)
+    items = ["", *prepared.fitted.candidates]
+    found = [items[i] for i in lists.values[lists.lengths.cumsum(0) - 1]]
+    last = sorted(("y18", "y19"), key=lambda y: [line.split(",")[1] for line in lines].index(y))
+    assert found == ["z1", *(f"y{i}" for i in range(18)), *last]  # the rows behind z1 are held out
+    one = SessionKNN(prepared.fitted.features, k=1, sample_size=1)
+    one.fit(lists)
+    score = one.score(to_lists([[items.index("x")]]))[0]
+    assert {items[i] for i in score.nonzero()[:, 0]} == {"x", last[-1]}

@@ -62,6 +62,15 @@ def batch(users: list[int], items: list[list[int]]) -> Batch:
     return Batch(torch.zeros(len(users), 0), sparse, torch.zeros(len(users), 0))
 
 
+def test_an_item_without_a_row_is_refused() -> None:
+    """The kernels of sparse matrices would read and write behind their memory."""
+    beyond = interactions({(1, 2), (2, ITEMS)})
+    with pytest.raises((RuntimeError, IndexError)):
+        normalised_adjacency(beyond, USERS, ITEMS)
+    with pytest.raises((RuntimeError, IndexError)):
+        item_neighbours(beyond, USERS, ITEMS, 2)
+
+
 def table(module: torch.nn.Module) -> Array:
     [weight] = module.parameters()
     return weight.detach().double().numpy()

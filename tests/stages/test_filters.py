@@ -7,6 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 import small_stages
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
 from recsys.online.servable import Query
@@ -16,6 +18,7 @@ from recsys.stages.visitor import Events
 
 ITEMS = small_stages.catalogue({"seller": ["a", "a", "b", None, "a", None], "stock": [1, 0, 1, 1, 1, 0]})
 EVERY = np.arange(6)
+Event = tuple[str, int, int | None]
 LOG = pl.DataFrame(
     {
         "user": ["u", "v", "u", "u", "w"],
@@ -68,6 +71,49 @@ def test_a_history_in_the_request_counts() -> None:
     found = small_stages.recommender(ITEMS, {"all": small_stages.Listed(range(6))}, {"seen": Seen()})
     [answer] = found.answers([Query([{"item": "i2"}, {"item": "i5"}, {"item": None}], k=6)])
     assert sorted(answer.items.tolist()) == [0, 1, 3, 4]
+
+
+event = st.tuples(st.sampled_from("uv"), st.integers(0, 6), st.sampled_from([0, 1, None]))  # 6: no item
+
+
+@given(
+    st.lists(event, min_size=1, max_size=12),
+    st.lists(event, max_size=5),
+    st.sampled_from(["u", "v", "nobody", None]),
+    st.sampled_from([None, "buy = 1", "buy IS NULL OR buy = 0"]),
+)
+def test_stored_events_and_the_history_of_the_request_count_alike(
+    stored: list[Event], rows: list[Event], user: str | None, where: str | None
+) -> None:
+    pytest.importorskip("rbloom")
+    columns = ("user", "item", "buy")
+    log = pl.DataFrame(
+        [(u, f"i{i}", b) for u, i, b in stored], dict(zip(columns, (str, str, int), strict=True)), orient="row"
+    )
+    history = [{"item": f"i{i}", "buy": b} for _, i, b in rows]
+    counts = {None: {0, 1, None}, "buy = 1": {1}}.get(where, {0, None})
+    expected = {i for u, i, b in stored if u == user and b in counts} | {i for _, i, b in rows if b in counts}
+    for part in (Seen(where), Seen(where, bloom=1, errors=1e-9)):
+        found = small_stages.recommender(
+            ITEMS, {"all": small_stages.Listed(range(6))}, {"seen": part}, events=Events(log, "user", "item", None, 2)
+        )
+        [answer] = found.answers([Query(history, k=6, context={"user": user})])
+        assert sorted(answer.items.tolist()) == sorted(set(range(6)) - expected)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"item": "i1"}, r"^history\[1\]: has no column buy, which seen.where reads; send it, or null"),
+        ({"item": "i1", "buy": "often"}, r"^history\[1\]: column buy: 'often'"),
+    ],
+)
+def test_a_row_of_a_history_needs_what_where_reads(row: dict[str, str], said: str) -> None:
+    found = small_stages.recommender(
+        ITEMS, {"all": small_stages.Listed(range(6))}, {"seen": Seen("buy = 1")}, events=events()
+    )
+    with pytest.raises(UserError, match=said):
+        found.answers([Query([{"item": "i0", "buy": "1"}, row], k=6, context={"user": "u"})])
 
 
 def test_mistakes_of_seen() -> None:

@@ -212,8 +212,8 @@ class Fitted:
 
     def _select(self, frame: pl.DataFrame, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
         label = self._kept(frame)
-        queries = [n for n in self.data.query_columns if n in frame.columns]
-        return frame.select(*label, *columns.values(), *queries)
+        others = [n for n in (*self.data.query_columns, *self.data.recency_columns) if n in frame.columns]
+        return frame.select(*label, *columns.values(), *others)
 
     def _kept(self, frame: pl.DataFrame) -> list[pl.Expr]:
         """Return the labels and the weight, scaled to a mean of 1, if the rows have them."""

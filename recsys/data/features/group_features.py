@@ -58,10 +58,11 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
         rows = _sequences(data, data.sequences, rows, starts)
     elif (item := data.item_feature) is not None and SPLIT in rows.columns:
         rows = _queries(item, rows)
+    rows = rows.drop({ORDER} - {*data.recency_columns})
     if data.together:
         rows = rows.sort(pl.col(PLACE).min().over(GROUP), maintain_order=True)
-        return rows.drop(ORDER).with_columns(pl.Series(GROUP, group_numbers(rows[GROUP])))
-    return rows.drop(ORDER, *([GROUP] if data.item_feature is None else [])).sort(PLACE, maintain_order=True)
+        return rows.with_columns(pl.Series(GROUP, group_numbers(rows[GROUP])))
+    return rows.drop([GROUP] if data.item_feature is None else []).sort(PLACE, maintain_order=True)
 
 
 def add_group_features(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:

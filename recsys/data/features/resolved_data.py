@@ -7,7 +7,7 @@ from functools import cached_property
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.blocks import CONDITION, GROUP, HISTORY, ORDER, TARGETS, TIME, prefix_name
+from recsys.data.features.blocks import CONDITION, GROUP, HISTORY, ORDER, PLACE, TARGETS, TIME, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
 from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.row_sources import C, FeatureEntry, LookBack, RowSource
@@ -178,6 +178,11 @@ class ResolvedData(DataConfig):
     def query_columns(self) -> list[str]:
         """The columns of arranged rows that hold the items of a query."""
         return [] if self.item_feature is None else [TARGETS, HISTORY]
+
+    @property
+    def recency_columns(self) -> list[str]:
+        """The columns of arranged rows by which sequences are sorted: the order of the last row, then its place."""
+        return [] if self.sequences is None else [ORDER, PLACE]
 
     @cached_property
     def item_table(self) -> "ResolvedData | None":

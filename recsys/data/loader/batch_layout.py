@@ -11,7 +11,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch, JaggedIds
+from recsys.batch import Batch, CandidateIds, CandidateLists
 from recsys.data.features import HISTORY, TARGETS
 from recsys.data.features.arrays import dense_slices
 from recsys.data.features.blocks import GROUP, WEIGHT, label_column
@@ -249,7 +249,8 @@ class ChunkLayout:
                 offset_per_key=[size * i for i in range(len(self._keys) + 1)],
             )
         queries = [_lists(x, start, rows, size) for x in chunk.queries]
-        targets, history = [JaggedIds(torch.from_numpy(x.astype(np.int64)), n) for x, n in queries] or (None, None)
+        lists = [CandidateLists(CandidateIds(torch.from_numpy(x.astype(np.int64))), n) for x, n in queries]
+        targets, history = lists or (None, None)
         return Batch(dense, sparse, labels, weight, group, targets, history)
 
     def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:

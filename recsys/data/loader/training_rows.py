@@ -7,18 +7,24 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.batch import Interactions, JaggedIds
+from recsys.batch import CandidateIds, CandidateLists, Interactions, ItemRows, item_rows
 from recsys.data.features import HISTORY
 from recsys.data.prepare.prepared import Prepared
 from recsys.features import OUT_OF_VOCABULARY, SparseFeature
 from recsys.files.manifest import UNREADABLE, DamagedFile
 
 
-def training_lists(prepared: Prepared) -> JaggedIds:
-    """Return the items that each group has chosen in training, one list per group that has any."""
-    rows = _columns(prepared, [HISTORY])[HISTORY]
-    rows = rows.filter(rows.list.len() > 0)
-    return JaggedIds(_ids(rows.explode(empty_as_null=False, keep_nulls=False)), _ids(rows.list.len()))
+def training_lists(prepared: Prepared) -> CandidateLists:
+    """Return the items that each group has chosen in training, one list per group that has any.
+
+    The list that ended last in data.group.order comes last; of equal ones, the one that is last in the files.
+    """
+    recency = prepared.fitted.data.recency_columns
+    frame = _columns(prepared, [HISTORY, *recency]).filter(pl.col(HISTORY).list.len() > 0)
+    rows = (frame.sort(recency) if recency else frame)[HISTORY]
+    return CandidateLists(
+        CandidateIds(_ids(rows.explode(empty_as_null=False, keep_nulls=False))), _ids(rows.list.len())
+    )
 
 
 def training_pairs(prepared: Prepared, user: str) -> Interactions:
@@ -30,8 +36,10 @@ def training_pairs(prepared: Prepared, user: str) -> Interactions:
     pairs = _columns(prepared, [user, item]).rename({user: "user", item: "item"})
     if item == HISTORY:
         pairs = pairs.explode("item", empty_as_null=False, keep_nulls=False)
+    rows = item_rows(CandidateIds(_ids(pairs["item"])), features.feature(features.item).cardinality)
+    pairs = pairs.with_columns(item=pl.Series(rows.numpy()))
     pairs = pairs.filter(pl.col("item") > 0).unique().sort("user", "item")
-    return Interactions(_ids(pairs["user"]), _ids(pairs["item"]))
+    return Interactions(_ids(pairs["user"]), ItemRows(CandidateIds(_ids(pairs["item"]))))
 
 
 def _columns(prepared: Prepared, names: list[str]) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,11 +15,18 @@ from recsys.export.artefact.folder import GRAPH, INDEX, SCORER, Artefact
 from recsys.export.artefact.inputs import GraphInputs, graph_inputs
 from recsys.export.artefact.session import open_session
 from recsys.index import Index, load
+from recsys.online.equal_vectors import EqualVectors
 from recsys.online.queries import Queries
 
 STATE = "state"  # the folder of the arrays, NAME.npy
 
-History = np.ndarray
+History = np.ndarray  # of candidates
+
+
+def _in_table(history: History, rows: int) -> np.ndarray:
+    """Return the candidates of a history that have a row of their own in an item table of `rows` rows."""
+    known: np.ndarray = history[(history > 0) & (history < rows)]
+    return known
 
 
 def _arrays(folder: Path) -> dict[str, np.ndarray]:
@@ -42,7 +50,7 @@ class EASEScores:
         self._weights = _arrays(folder)["weights"]
 
     def __call__(self, history: History) -> np.ndarray:
-        items = np.unique(history[history < len(self._weights)])
+        items = np.unique(_in_table(history, len(self._weights)))
         scores: np.ndarray = self._weights[items].sum(axis=0, dtype=np.float32)
         return scores
 
@@ -56,7 +64,7 @@ class ItemKNNScores:
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._neighbours)
-        items = np.unique(history[history < rows])
+        items = np.unique(_in_table(history, rows))
         near, weights = self._neighbours[items].ravel(), self._similarities[items].ravel()
         return np.bincount(near, weights, minlength=rows).astype(np.float32)
 
@@ -73,7 +81,7 @@ class GFCFScores:
         self._of_item = np.sqrt(np.diff(self._user_starts))
 
     def __call__(self, history: History) -> np.ndarray:
-        items = np.unique(history[history < len(self._vectors)])
+        items = np.unique(_in_table(history, len(self._vectors)))
         items = items[self._of_item[items] > 0]
         weights = 1 / self._of_item[items]
         places, owner = _ranges(self._user_starts[items], self._user_starts[items + 1])
@@ -99,7 +107,7 @@ class SessionKNNScores:
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._session_starts) - 1
         scores = np.zeros(rows, np.float32)
-        current = history[history < rows]
+        current = _in_table(history, rows)
         if not len(current):
             return scores
         items, place = np.unique(current, return_inverse=True)
@@ -131,7 +139,7 @@ class SLIMScores:
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._item_starts) - 1
-        items = np.unique(history[history < rows])
+        items = np.unique(_in_table(history, rows))
         places, _ = _ranges(self._item_starts[items], self._item_starts[items + 1])
         return np.bincount(self._others[places], self._weights[places], minlength=rows).astype(np.float32)
 
@@ -147,7 +155,7 @@ class TransitionScores:
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._item_starts) - 1
-        last = history[(history < rows) & (history > 0)][::-1][: self._items]
+        last = _in_table(history, rows)[::-1][: self._items]
         reached = np.bincount(last, self._item_weight ** np.arange(len(last)), minlength=rows)
         scores = np.zeros(rows)
         for hop in range(self._hops):
@@ -170,7 +178,7 @@ class IALSScores:
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._vectors)
-        items = np.unique(history[(history < rows) & (history > 0)])
+        items = np.unique(_in_table(history, rows))
         if not len(items):
             return np.zeros(rows, np.float32)
         chosen = self._vectors[items]
@@ -267,8 +275,14 @@ class VectorScorer:
             scores: np.ndarray = parts[0] @ self._items.T
             for interest in parts[1:]:
                 np.maximum(scores, interest @ self._items.T, out=scores)
-            return scores
-        return np.stack([self._score(v) for v in vectors])
+        else:
+            scores = np.stack([self._score(v) for v in vectors])
+        self._equal.equalise(scores)
+        return scores
+
+    @cached_property
+    def _equal(self) -> EqualVectors:
+        return EqualVectors(self._items)
 
     def search(self, query: np.ndarray, k: int, *, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return at least the k best items that the index finds for one query, and their scores, best first."""
@@ -278,7 +292,7 @@ class VectorScorer:
         if len(interests) == 1:
             return items[0][items[0] >= 0], scores[0][items[0] >= 0]
         found = np.unique(items[items >= 0])  # another interest's search may have missed an item that it scores higher
-        products = (interests @ self.items[found].T).max(0)
+        products = np.einsum("nd,qd->qn", self.items[found], interests).max(0)  # rounds by the vector, not by its place
         order = np.argsort(-products, kind="stable")
         return found[order], products[order]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Interactions, JaggedIds, segment_ids_of
+from recsys.batch import CandidateIds, Interactions, ItemLists, ItemRows, JaggedIds, segment_ids_of
 from recsys.features import FeatureSpec
 
 
@@ -22,21 +22,25 @@ def candidates(features: FeatureSpec, model: str) -> int:
     raise ValueError(f"{model} retrieves items: set data.items.feature to the feature of the items")
 
 
-def known(lists: JaggedIds, n: int) -> JaggedIds:
+def known(lists: ItemLists, n: int) -> ItemLists:
     """Drop the unknown items (0). Raises ValueError if an id is not one of the `n` rows."""
     if lists.values.numel():
         low, high = (int(x) for x in lists.values.aminmax())
         if low < 0 or high >= n:
             raise ValueError(f"item {low if low < 0 else high}: the item table has rows 0 to {n - 1}")
     keep = lists.values != 0
-    return JaggedIds(lists.values[keep], torch.bincount(lists.segment_ids[keep], minlength=len(lists)))
+    return _rows(lists.values[keep], torch.bincount(lists.segment_ids[keep], minlength=len(lists)))
 
 
-def distinct(lists: JaggedIds, n: int) -> JaggedIds:
+def distinct(lists: ItemLists, n: int) -> ItemLists:
     """Return the known items of each list once, in ascending order."""
     items = known(lists, n)
     keys = torch.unique(items.segment_ids * n + items.values)  # ascending
-    return JaggedIds(keys % n, torch.bincount(keys // n, minlength=len(lists)))
+    return _rows(keys % n, torch.bincount(keys // n, minlength=len(lists)))
+
+
+def _rows(values: Tensor, lengths: Tensor) -> ItemLists:
+    return ItemLists(ItemRows(CandidateIds(values)), lengths)
 
 
 def starts(lengths: Tensor) -> Tensor:
@@ -97,9 +101,7 @@ def sparse_matrix(rows: Tensor, columns: Tensor, size: tuple[int, int], values: 
     """Return a sparse float64 matrix with these values, by default 1, at pairs that are in ascending order."""
     if values is None:
         values = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
-    return torch.sparse_coo_tensor(
-        torch.stack([rows, columns]), values, size, is_coalesced=True, check_invariants=False
-    )
+    return torch.sparse_coo_tensor(torch.stack([rows, columns]), values, size, is_coalesced=True, check_invariants=True)
 
 
 def take_sizes_on_load(model: nn.Module, names: Sequence[str]) -> None:
@@ -128,7 +130,7 @@ def normalised_adjacency(interactions: Interactions, users: int, items: int) -> 
     degree = torch.bincount(row, minlength=users + items)
     values = 1 / (degree[row].float() * degree[column]).sqrt()
     size = (users + items, users + items)
-    return torch.sparse_csr_tensor(starts(degree), column, values, size, check_invariants=False)
+    return torch.sparse_csr_tensor(starts(degree), column, values, size, check_invariants=True)
 
 
 class SymmetricProduct(torch.autograd.Function):

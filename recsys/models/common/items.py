@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
-from recsys.batch import Batch
+from recsys.batch import Batch, CandidateIds, item_rows
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
@@ -124,9 +124,9 @@ class Items(nn.Module):
         """Return whether an item's vector depends on its id only."""
         return self.about is None and self.dense is None
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: CandidateIds) -> Tensor:
         """Return item vectors: ids (M,) -> (M, dim)."""
-        known = (torch.zeros_like(ids) if self.by_features_alone else torch.where(ids < self.rows, ids, 0)).int()
+        known = (torch.zeros_like(ids) if self.by_features_alone else item_rows(ids, self.rows)).int()
         vectors = self.ids(bag_of_each(self.name, known))[self.name].values()
         if not self.by_id_alone:
             assert self.candidates is not None

@@ -314,6 +314,14 @@ def list_means(x: Tensor, lengths: Tensor) -> Tensor:
     return torch.segment_reduce(x, "mean", lengths=lengths, initial=0.0, unsafe=True)
 
 
+def as_lists(values: Tensor) -> Tensor:
+    """Return single values (B,) as the values (P,) of B lists of one value each."""
+    if _length is None:
+        return values
+    first = torch.arange(_length, device=values.device) == 0
+    return torch.where(first, values[:, None], 0).flatten()
+
+
 def first_kept(values: Tensor, keep: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Drop values from lists: values (P,), keep (P,) bool, lengths (B,) -> the values that are kept, new lengths (B,).
 

@@ -10,7 +10,7 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import copied_index
 from recsys.models.common.items import QueryBatch
-from recsys.models.common.lists import first_kept, list_of_each, padded_length, true_places
+from recsys.models.common.lists import as_lists, first_kept, list_of_each, padded_length, true_places
 
 
 def chosen_items(batch: Batch, item: str) -> QueryBatch:
@@ -43,7 +43,7 @@ def _of_items(features: FeatureSpec, f: SparseFeature) -> bool:
 
 
 def with_histories(
-    query_batch: QueryBatch, batch: Batch, names: Sequence[str], item: str, *, training: bool
+    query_batch: QueryBatch, batch: Batch, histories: Sequence[SparseFeature], item: str, *, training: bool
 ) -> QueryBatch:
     """Return the queries with the items of histories as inputs, one history after another: lengths (H * B,).
 
@@ -52,14 +52,16 @@ def with_histories(
 
     Args:
         query_batch: a query for each row, without inputs.
-        names: the H histories.
+        histories: the H histories.
         item: the feature of the item that was chosen.
     """
     chosen = batch.sparse[item]
     inputs, lengths = [], []
-    for name in names:
-        lists = batch.sparse[name]
+    for history in histories:
+        lists = batch.sparse[history.name]
         ids, sizes = lists.values().long(), lists.lengths().long()
+        if not history.multi_valued:
+            ids = as_lists(ids)
         keep = ids > 0
         if training and len(chosen.values()) == batch.rows:  # each row has one item
             keep &= ids != chosen.values().long()[list_of_each(sizes, len(ids))]

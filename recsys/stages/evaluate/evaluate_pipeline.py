@@ -219,7 +219,7 @@ def _off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str
     for rows, answers in in_batches(pipeline, requests.select(context)):
         for _, answer in zip(rows.iter_rows(), answers, strict=True):
             mine = slice(starts[number], starts[number + 1])
-            target[mine] = answer.ranked.probability(items[mine], position[mine])
+            target[mine] = answer.probability(items[mine], position[mine])
             rewards = _rewards(answer.trace.predictions, answer.trace.scored.items, e.reward)
             if rewards is not None:
                 places = answer.ranked.items[: min(k, len(answer.items))]
