@@ -345,8 +345,6 @@ def _fingerprint(data: ResolvedData, contents: object, *, older: bool = False) -
         if config["split"][key] is None:  # as above
             config["split"].pop(key)
     encoders = (c.encoder for c in data.sparse_columns.values())
-    # FORMAT 8 missed some values of features with min_count: 0, and 8 and 9 the recency of sequences; the next is 12
-    unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)
     # FORMAT 8 missed some values of features with min_count: 0; the next FORMAT is 10
     unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)
     marks = ["recency"] * bool(data.recency_columns)
