@@ -52,15 +52,26 @@ def calibrate(label: ScalarLabel, rows: Rows, method: str) -> ScalarLabel:
 
 
 def _platt(logit: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
-    """Return a and b of sigmoid(a x logit + b), by Newton's method."""
+    """Return a and b of sigmoid(a x logit + b), by Newton's method.
+
+    Steps are halved while they do not lower the loss: Lin, Lin & Weng, A Note on Platt's Probabilistic Outputs for
+    Support Vector Machines, 2007.
+    """
     positives, negatives = weight[label > 0].sum(), weight[label <= 0].sum()
     target = np.where(label > 0, (positives + 1) / (positives + 2), 1 / (negatives + 2))
     features, x = np.stack([logit, np.ones_like(logit)], 1), np.array([1.0, 0.0])
+
+    def loss(x: np.ndarray) -> float:
+        z = features @ x
+        return float((weight * (np.logaddexp(0, z) - target * z)).sum())
+
     for _ in range(STEPS):
-        p = 1 / (1 + np.exp(-features @ x))
+        p = np.exp(-np.logaddexp(0, -features @ x))
         gradient = features.T @ (weight * (p - target))
         curvature = (features * (weight * p * (1 - p))[:, None]).T @ features + 1e-9 * np.eye(2)
         step = np.linalg.solve(curvature, gradient)
+        while loss(x - step) > loss(x) and np.abs(step).max() >= 1e-10:
+            step = step / 2
         x = x - step
         if np.abs(step).max() < 1e-10:
             break

@@ -6,6 +6,7 @@ from pathlib import Path
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, composing, load_config, parse_overrides
 from recsys.features import FeatureSpec
@@ -15,6 +16,9 @@ from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten
 
 AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
+OF_FILES = tuple(
+    f"data.{part}" for part in ("root", "name", "source.files", "prepared", "split.", "sample.", "max_bad_rows")
+)
 OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, which the next does not take over
 
 
@@ -69,9 +73,14 @@ def check_start(cfg: RunConfig) -> RunConfig:
         why = f"its model is {theirs}, and this one is {_class(cfg)}; leave out model="
     if why is not None:
         raise UserError(f"start_from={start}: {why}")
+    ran = RunConfig.of(load_config(start / CONFIG))
+    before, now = (flatten(c.plain["data"], "data") for c in (ran, cfg))
+    changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    if changed := [key for key in changed if not key.startswith(OF_FILES)]:
+        say(f"start_from={start}: these keys differ from that run's: {', '.join(changed)}")
     if cfg.dims is None or "auto" not in (cfg.dims.values() if isinstance(cfg.dims, Mapping) else [cfg.dims]):
         return cfg
-    tables = with_dims(RunConfig.of(load_config(start / CONFIG)), FeatureSpec.load(start / "features.json")).tables
+    tables = with_dims(ran, FeatureSpec.load(start / "features.json")).tables
     dims = {table: dim for table, [f, *_] in tables.items() if (dim := f.dim) not in (None, cfg.model["dim"])}
     return cfg.changed({"dims": dims})  # they grow with the rows of a table, which a training keeps
 

@@ -13,6 +13,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, mean_absolute_error, roc_auc_score
 
 from recsys.base.errors import UserError
@@ -437,6 +438,17 @@ def test_calibration_on_held_out_rows(method: str) -> None:
     assert after["auc"] == pytest.approx(before["auc"], abs=1e-3)
     if method == "platt":
         assert label.platt == pytest.approx((0.5, -0.5), abs=0.05)
+
+
+@pytest.mark.parametrize(("centre", "spread"), [(0, 3), (-8, 1), (9, 0.1), (-30, 5)])
+def test_logits_that_are_far_off_are_calibrated(centre: float, spread: float) -> None:
+    """Newton's first step would be too long: the loss of the result is that of scikit-learn."""
+    rng = np.random.default_rng(0)
+    logit, y = centre + spread * rng.normal(size=400), rng.random(400) < 0.3
+    a, b = calibration._platt(logit, y.astype(float), np.ones(400))
+    found = log_loss(y, 1 / (1 + np.exp(-(a * logit + b))))
+    best = LogisticRegression(C=1e9, max_iter=10_000).fit((logit[:, None] - centre) / spread, y)
+    assert found == pytest.approx(log_loss(y, best.predict_proba((logit[:, None] - centre) / spread)), abs=1e-3)
 
 
 def test_an_isotonic_calibration_makes_little_of_rounding() -> None:

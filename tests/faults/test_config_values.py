@@ -151,6 +151,8 @@ def test_every_number_of_a_schema_declares_its_range() -> None:
         "SplitConfig.validation": "check_split: depends on test",
         "SplitConfig.test": "check_split: depends on validation",
         "LabelConfig.at_least": "any threshold",
+        "LabelConfig.otherwise": "any label",
+        "NamedLabelConfig.otherwise": "any label",
         "NamedLabelConfig.at_least": "any threshold",
         "DenseConfig.fill": "any number",
     }
