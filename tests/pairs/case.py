@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import os
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import chdir, redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import sample
 import yaml
@@ -18,7 +19,6 @@ from settings import Chosen, keys_of
 
 import recsys
 from recsys.base.console import say_once
-from recsys.data.prepare.prepared import Prepared
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run_data import RunData
 
@@ -31,66 +31,51 @@ BASE: dict[str, dict[str, Any]] = {
         "sparse": {"item": {}},
     },
 }
-SPLITS = ("train", "validation", "test")
 Files = Mapping[str, pl.DataFrame]  # name of a raw file, without .csv -> its rows, in the order in which they are read
 
 
 class Trial:
-    """A run of a combination."""
+    """A run of a combination. said: the lines of its log"""
 
     def __init__(self, run: recsys.TrainedRun, said: str, probe: pl.DataFrame) -> None:
         self.run, self.said, self.metrics, self._probe = run, said, run.metrics, probe
 
     @cached_property
-    def answers(self) -> dict[str, np.ndarray]:
-        """What the model answers for the rows of the test, by name: predictions, or each item's score by user."""
-        return self.answers_to(self._probe)
-
-    def answers_to(self, rows: pl.DataFrame) -> dict[str, np.ndarray]:
-        if self.retrieves:
-            return scores_of(self.lists(rows))
-        found = self.run.predict(rows, allow_unknown=True)
-        frame = found.to_frame() if isinstance(found, pl.Series) else found
-        return {name: frame[name].to_numpy().astype(float) for name in sorted(frame.columns)}
-
-    @property
-    def retrieves(self) -> bool:
-        return self.run.metrics["test"].get("rows") is not None and "protocol" in self.config and self._is_retrieval
-
-    @cached_property
-    def _is_retrieval(self) -> bool:
-        return self.features["item"] is not None
-
-    def lists(self, rows: pl.DataFrame, k: int | None = None) -> pl.DataFrame:
-        """Return the lists of items of each user, as long as they can be."""
-        r = self.run.recommender
-        return r.recommend(rows, r.nameable if k is None else k, allow_unknown=True)
-
-    @cached_property
     def features(self) -> dict[str, Any]:
-        return yaml.safe_load((self.run.path / "features.json").read_text())
+        return dict(json.loads((self.run.path / "features.json").read_text()))
 
     @cached_property
-    def config(self) -> dict[str, Any]:
-        return yaml.safe_load((self.run.path / "config.yaml").read_text())
+    def answers(self) -> dict[Any, float]:
+        """What the model answers to the case's rows: each row's predictions, or the score of each user's items."""
+        if self.features["item"] is not None:
+            rows = self.lists().explode("items", "scores").iter_rows()
+            return {(user, item): score for user, item, score in rows if score is not None}
+        frame = in_columns(self.run.predict(self._probe, allow_unknown=True))
+        return {(name, i): v for name in frame.columns for i, v in enumerate(frame[name])}
+
+    def lists(self, k: int | None = None) -> pl.DataFrame:
+        """Return the list of each user, as long as it can be or of k items."""
+        recommender = self.run.recommender
+        return recommender.recommend(self._probe, k or recommender.nameable, allow_unknown=True)
 
     def prepared(self, split: str) -> pl.DataFrame:
-        """Return the rows of a split as they are trained on, in the order of the files."""
+        """Return the rows of a split as models read them, in the order of their files."""
         data = RunData.load(self.run.path)
         assert data is not None
-        folder = Prepared(Path(data.folder)).folder
-        return pl.concat([pl.read_parquet(f) for f in sorted((folder / split).glob("*.parquet"))])
+        files = sorted((Path(data.folder) / split).glob("*.parquet"))
+        return pl.concat([pl.read_parquet(f) for f in files])
 
-    def evaluated(self, split: str, checkpoint: str = "best") -> dict[str, Any]:
-        return dict(evaluate(str(self.run.path), split, checkpoint)[split])
+    def evaluated(self, split: str, checkpoint: str = "best") -> tuple[dict[str, Any], str]:
+        """Return the metrics of `recsys.evaluate`, and what it says."""
+        say_once.cache_clear()
+        with redirect_stderr(StringIO()) as said:
+            metrics = evaluate(str(self.run.path), split, checkpoint)[split]
+        return metrics, said.getvalue()
 
 
-def scores_of(lists: pl.DataFrame) -> dict[str, np.ndarray]:
-    """Return the scores of each user's list by item, in the order of the items' names."""
-    flat = lists.rename({"items": "item", "scores": "score"}).explode("item", "score").sort("user", "item")
-    return {u: rows["score"].to_numpy().astype(float) for (u,), rows in flat.group_by("user", maintain_order=True)} | {
-        "items": np.array([hash(x) % 1e6 for x in flat["item"].to_list()])
-    }
+def in_columns(predictions: Any) -> pl.DataFrame:
+    """Return predictions as a frame with a column for each."""
+    return predictions.to_frame("prediction") if isinstance(predictions, pl.Series) else predictions
 
 
 @dataclass
@@ -131,45 +116,43 @@ class Case:
     def base(self) -> Trial:
         return self.train()
 
-    def train(
-        self, *more: str, files: Files | None = None, data: Mapping[str, Any] | None = None, run: str | None = None
-    ) -> Trial:
-        """Train a run. more: overrides; files, data: instead of the case's own; run: its folder, to come back to it"""
+    def train(self, *more: str, files: Files | None = None, data: Mapping[str, Any] | None = None) -> Trial:
+        """Train a run. more: overrides; files, data: instead of the case's own"""
+        root = self._written(files or self.files)
+        name = root.name
+        given = {
+            "name": name,
+            "source": {"files": [f"{file}.csv" for file in files or self.files]},
+            **(data or self.data),
+        }
+        (self.folder / "conf" / "data").mkdir(parents=True, exist_ok=True)
+        (self.folder / "conf" / "data" / f"{name}.yaml").write_text(yaml.safe_dump(given, sort_keys=False))
+        return self._trained([f"data={name}", f"data.root={root}", "trainer.threads=1", *self.overrides, *more])
+
+    def go_on(self, start: Trial, *more: str, files: Files | None = None) -> Trial:
+        """Train a run that starts from another one. files: instead of those of the run"""
+        root = [f"data.root={self._written(files)}"] if files is not None else []
+        return self._trained([f"start_from={start.run.path}", *root, *more])
+
+    def resume(self, run: Trial, *more: str) -> Trial:
+        return self._trained([f"resume={run.run.path}", *more])
+
+    def _written(self, files: Files) -> Path:
         self.trials += 1
-        name, files = f"d{self.trials}", files or self.files
         root = self.folder / f"raw{self.trials}"
         root.mkdir()
         for file, rows in files.items():
             rows.write_csv(root / f"{file}.csv")
         sample.write_sides(root)
-        given = {"name": name, "source": {"files": [f"{file}.csv" for file in files]}, **(data or self.data)}
-        (self.folder / "conf" / "data").mkdir(parents=True, exist_ok=True)
-        (self.folder / "conf" / "data" / f"{name}.yaml").write_text(yaml.safe_dump(given, sort_keys=False))
-        folder = run or f"run{self.trials}"
-        own = [f"data={name}", f"data.root={root}", f"run_dir={self.folder}/{folder}", "trainer.threads=1"]
-        return self._trained([*own, *self.overrides, *more])
-
-    def again(self, *overrides: str, files: Files | None = None) -> Trial:
-        """Train with overrides alone: a run to start from, or to resume, is one of them."""
-        self.trials += 1
-        more = [] if any(o.startswith("resume=") for o in overrides) else [f"run_dir={self.folder}/run{self.trials}"]
-        if files is not None:
-            root = self.folder / f"raw{self.trials}"
-            root.mkdir()
-            sample.write_sides(root)
-            for file, rows in files.items():
-                rows.write_csv(root / f"{file}.csv")
-            more.append(f"data.root={root}")
-        return self._trained([*overrides, *more])
+        return root
 
     def _trained(self, overrides: Sequence[str]) -> Trial:
+        self.trials += 1
+        if not any(o.startswith("resume=") for o in overrides):
+            overrides = [*overrides, f"run_dir={self.folder}/run{self.trials}"]
         say_once.cache_clear()
-        before = os.getcwd()
-        os.chdir(self.folder)  # where conf/ is
-        try:
+        with chdir(self.folder):  # where conf/ is
             run = recsys.train(list(overrides))
-        finally:
-            os.chdir(before)
         probe = self.files["test"] if self.ranks else self.files["train"]
         return Trial(run, (run.path / "train.log").read_text(), probe)
 

@@ -226,3 +226,10 @@ def keys_of(chosen: Chosen) -> dict[str, Any]:
     for setting in ARRAYS[chosen["array"]]:
         keys |= setting.values[chosen[setting.name]]
     return keys
+
+
+def name_of(chosen: Chosen) -> str:
+    """Return the text of a combination, as `complete` takes it: what differs from the defaults."""
+    usual = complete(chosen["array"])
+    given = {k: v for k, v in chosen.items() if v != usual[k]}
+    return f"complete({chosen['array']!r}, **{given})"

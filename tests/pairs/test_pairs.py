@@ -1,0 +1,38 @@
+"""Settings that meet: each relation on each combination of the arrays.
+
+A hundredth of them is tried every day, drawn by the date or by RECSYS_PAIRS_SEED; `-m slow` tries all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from case import Case
+from relations import RELATIONS
+from settings import ARRAYS, combinations, name_of
+
+SEED = os.environ.setdefault("RECSYS_PAIRS_SEED", datetime.now(UTC).strftime("%Y%m%d"))
+CASES = [
+    (name, chosen)
+    for array in ARRAYS
+    for chosen in combinations(array)
+    for name, relation in RELATIONS.items()
+    if relation.applies(chosen)
+]
+DRAWN = set(random.Random(SEED).sample(range(len(CASES)), len(CASES) // 100))
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        pytest.param(*case, id=f"{case[0]}-{i}", marks=[] if i in DRAWN else pytest.mark.slow)
+        for i, case in enumerate(CASES)
+    ],
+)
+def test_relation(name: str, chosen: dict[str, str], tmp_path: Path) -> None:
+    print(f"RECSYS_PAIRS_SEED={SEED}: {name} of {name_of(chosen)}")
+    RELATIONS[name].check(Case(chosen, tmp_path))
