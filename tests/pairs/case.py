@@ -19,6 +19,7 @@ from settings import Chosen, keys_of
 
 import recsys
 from recsys.base.console import say_once
+from recsys.data.prepare.prepared import Prepared
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run_data import RunData
 
@@ -35,7 +36,7 @@ Files = Mapping[str, pl.DataFrame]  # name of a raw file, without .csv -> its ro
 
 
 class Trial:
-    """A run of a combination. said: the lines of its log"""
+    """A run of a combination, and what it said."""
 
     def __init__(self, run: recsys.TrainedRun, said: str, probe: pl.DataFrame) -> None:
         self.run, self.said, self.metrics, self._probe = run, said, run.metrics, probe
@@ -62,8 +63,7 @@ class Trial:
         """Return the rows of a split as models read them, in the order of their files."""
         data = RunData.load(self.run.path)
         assert data is not None
-        files = sorted((Path(data.folder) / split).glob("*.parquet"))
-        return pl.concat([pl.read_parquet(f) for f in files])
+        return pl.concat([pl.read_parquet(f) for f in Prepared(data.prepared).files(split)])
 
     def evaluated(self, split: str, checkpoint: str = "best") -> tuple[dict[str, Any], str]:
         """Return the metrics of `recsys.evaluate`, and what it says."""
@@ -151,10 +151,9 @@ class Case:
         if not any(o.startswith("resume=") for o in overrides):
             overrides = [*overrides, f"run_dir={self.folder}/run{self.trials}"]
         say_once.cache_clear()
-        with chdir(self.folder):  # where conf/ is
+        with chdir(self.folder), redirect_stderr(StringIO()) as said:  # where conf/ is
             run = recsys.train(list(overrides))
-        probe = self.files["test"] if self.ranks else self.files["train"]
-        return Trial(run, (run.path / "train.log").read_text(), probe)
+        return Trial(run, said.getvalue(), self.files["test" if self.ranks else "train"])
 
 
 def put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:

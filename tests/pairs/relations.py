@@ -15,10 +15,11 @@ import numpy as np
 import polars as pl
 import pytest
 from case import Case, Trial, in_columns
-from settings import BY_STEPS, CLOSED, LABELS, RANKERS, STEPWISE, Chosen, When
+from settings import BY_STEPS, CLOSED, LABELS, RANKERS, RETRIEVERS, STEPWISE, Chosen, When
 from sklearn.metrics import log_loss, roc_auc_score
 
 from recsys.base.errors import UserError
+from recsys.data.features import LABEL
 from recsys.export.artefact import load
 from recsys.online.servable import Query
 
@@ -52,10 +53,16 @@ def relation(**when: Any) -> Callable[[Check], Check]:
 
 def same(a: Trial, b: Trial, but: Sequence[str] = (), near: float = 2e-3) -> None:
     """Check that two runs answer alike and measure alike. but: metrics that differ"""
-    assert a.answers == pytest.approx(b.answers, rel=near, abs=near, nan_ok=True)
+    agree(a.answers, b.answers, near)
     for split in ("validation", "test"):
-        measured, expected = (figures(t.metrics[split], but) for t in (a, b))
-        assert measured == pytest.approx(expected, rel=10 * near, abs=10 * near, nan_ok=True)
+        agree(*(figures(t.metrics[split], but) for t in (a, b)), 10 * near)
+
+
+def agree(a: Mapping[Any, float], b: Mapping[Any, float], near: float) -> None:
+    """Check that numbers of the same names are close, or both NaN."""
+    assert a.keys() == b.keys(), [*(a.keys() ^ b.keys())][:5]
+    apart = {k: (a[k], b[k]) for k in a if a[k] != pytest.approx(b[k], rel=near, abs=near, nan_ok=True)}
+    assert not apart, f"{len(apart)} of {len(a)} differ, such as {dict([*apart.items()][:3])}"
 
 
 def figures(metrics: Mapping[str, Any], but: Sequence[str] = ()) -> dict[str, float]:
@@ -77,6 +84,7 @@ UNORDERED = {"items", "noise"}
 
 @relation(
     array={"ranking"},
+    trainer__precision={"None"},
     weights={"column"},
     split=ALONE,
     features=UNORDERED,
@@ -99,6 +107,7 @@ def weight_zero_is_absence(case: Case) -> None:
 
 @relation(
     array={"ranking"},
+    trainer__precision={"None"},
     weights={"column"},
     split=ALONE,
     features={"items"},
@@ -135,6 +144,7 @@ def in_grams(case: Case) -> dict[str, pl.DataFrame]:
 
 @relation(
     array={"ranking"},
+    trainer__precision={"None"},
     split=ALONE,
     batches={"full"},
     data__sample_negatives={"None"},
@@ -151,6 +161,7 @@ def order_of_lines(case: Case) -> None:
 
 @relation(
     array={"ranking"},
+    trainer__precision={"None"},
     split={"time"},
     batches={"full"},
     data__sample_negatives={"None"},
@@ -200,7 +211,9 @@ def order_of_classes(case: Case) -> None:
         assert other.select(features).equals(case.base.prepared("train").select(features))
 
 
-@relation(array={"ranking"}, labels={"two"}, model={"gbm"}, dense={"plain", "standardise", "quantile"})
+@relation(
+    array={"ranking"}, labels={"two"}, model={"gbm"}, metrics__gauc={"None"}, dense={"plain", "standardise", "quantile"}
+)
 def order_of_labels(case: Case) -> None:
     same(case.train(data={**case.data, "labels": {"like": {}, "click": {}}}), case.base)
 
@@ -218,16 +231,24 @@ def another_thread(case: Case) -> None:
 # negatives
 
 
-@relation(data__sample_negatives={"0.3"})
+def close(calibration: float) -> bool:
+    return abs(math.log(calibration)) < 0.5
+
+
+@relation(data__sample_negatives={"0.3"}, data__split__window={"None"})
 def thinned_negatives(case: Case) -> None:
-    """Probabilities are those of all rows: of the test, of the training rows, and of each window that is measured."""
-    measured = [case.base.metrics["test"], case.base.evaluated("train")[0]]
-    assert [abs(math.log(m["calibration"])) < 0.5 for m in measured] == [True, True], [
-        m["calibration"] for m in measured
-    ]
-    if case.chosen["data.split.window"] != "None":
-        log = pl.read_csv(case.base.run.path / "metrics.csv")["validation/calibration"].drop_nulls()
-        assert abs(np.log(log[2:-1]).mean()) < 0.7, log.to_list()
+    """Probabilities are those of all rows, of the test and of the training rows."""
+    run = case.train("trainer.max_epochs=8")
+    for measured in (run.metrics["test"], run.evaluated("train")[0]):
+        assert close(measured["calibration"]), measured
+
+
+@relation(data__sample_negatives={"0.3"}, data__split__window={"3600.0"})
+def thinned_windows(case: Case) -> None:
+    """Windows of training rows are measured as later rows are."""
+    log = pl.read_csv(case.base.run.path / "metrics.csv")["validation/calibration"].drop_nulls()
+    windows, later = log[:-2], log[-1]  # the last two are of the validation rows
+    assert close(windows.mean() / later), log.to_list()
 
 
 @relation(array={"ranking"}, encoder={"vocabulary", "capacity"})
@@ -287,15 +308,14 @@ def a_run_is_what_its_config_says(case: Case) -> None:
                 assert later.features.get(part) == new.features.get(part), change
 
 
-@relation(array={"ranking"}, dense={"target"}, **BY_STEPS)
+@relation(array={"ranking"}, dense={"target"}, labels={"click", "two", "nested"}, **BY_STEPS)
 def a_random_column_stays_random(case: Case) -> None:
     """A later run reads the old rows again, at other places: their encoded noise must not give their label away."""
-    name = case.base.features["labels"][0]["name"]
-    more = case.files["validation"].head(50)
-    later = case.go_on(case.base, files={**case.files, "train": pl.concat([more, case.files["train"]])})
+    new = case.files["validation"].head(50)
+    later = case.go_on(case.base, files={**case.files, "train": pl.concat([new, case.files["train"]])})
     for rows in (case.base.prepared("train"), later.prepared("train")):
-        known = rows.filter(pl.col(name).is_finite() & (pl.col(name) >= 0))
-        assert abs(known.select(pl.corr("noise", name)).item()) < 0.2
+        click = rows["click" if "click" in rows.columns else LABEL]
+        assert abs(np.corrcoef(rows["noise"], click)[0, 1]) < 0.25
 
 
 @relation(array={"ranking"}, **BY_STEPS)
@@ -343,7 +363,7 @@ def calibrated_on_validation(case: Case) -> None:
     for checkpoint in ("best", "last"):
         with suppress(UserError):  # trees have one checkpoint
             measured, said = run.evaluated("validation", checkpoint)
-            assert measured["calibration"] == pytest.approx(1, abs=0.03) or "calibration" in said
+            assert measured["calibration"] == pytest.approx(1, abs=0.03) or "calibrat" in said, (checkpoint, measured)
 
 
 @relation(
@@ -402,12 +422,21 @@ def longer_lists_begin_alike(case: Case) -> None:
     assert [items[:3] for items in long] == short
 
 
-@relation(array={"retrieval"}, model={"two_tower", "mf", "sasrec", "gru4rec"})
+@relation(array={"retrieval"}, model={*RETRIEVERS} - CLOSED - {"tiger", "mult_vae"})
 def an_exact_index_changes_nothing(case: Case) -> None:
     lists = case.base.lists(10)
     served: Any = load(case.base.run.export(case.folder / "indexed", ["index=exact"]))
     found = served.recommend([Query(rows, k=10) for rows in histories(case, lists["user"])])
     assert [items for items, _ in found] == lists["items"].to_list()
+
+
+@relation(array={"retrieval"})
+def alone_as_among_others(case: Case) -> None:
+    """Equal scores are in the same order in every batch."""
+    together = case.base.lists(10)
+    for user, items in together.select("user", "items").head(20).iter_rows():
+        rows = case.files["train"].filter(pl.col("user") == user)
+        assert case.base.run.recommender.recommend(rows, 10)["items"].to_list() == [items]
 
 
 # truth

@@ -147,6 +147,14 @@ ITEMS = {
     "vectors": {"data.items": {"vectors": {"text": {"file": "vectors.parquet", "key": "item"}}}},
 }
 USER = {"data.sparse.user": {"per": "group"}}
+ROWS = {  # instead of sequences: a row for each event, which knows those before it
+    "data.sequences": {"max_length": 0},
+    "data.sparse": {
+        "user": {"per": None},
+        "history": {"column": "item", "table": "item", "last": 5},
+        "previous": {"column": "item", "table": "item", "lag": 1},
+    },
+}
 RETRIEVERS = {
     "item_knn": {"model": "item_knn"},
     "popularity": {"model": "popularity"},
@@ -176,6 +184,7 @@ RETRIEVAL = [
     Setting("user", {"none": {}, "group": USER}),
     Setting("weights", {"none": {}}),
     Setting("lists", {"long": {"data.sequences.max_length": 12}, "short": {"data.sequences.max_length": 3}}),
+    Setting("rows", {"none": {}, "history": ROWS}, {"model": {"two_tower"}, "user": {"none"}}),
     Setting("split", {
         "leave_one_out": {"data.split": {"by": "leave_one_out"}},
         "time": {"data.split": {"by": "time", "column": "ts", **SHARES}},
@@ -185,6 +194,7 @@ RETRIEVAL = [
     key("data.sequences.reverse", None, True, when={"model": {"sasrec", "gru4rec"}}),
     key("protocol.candidates", None, ["uniform"], ["full", "popularity"]),
     key("protocol.filter_history", None, False),
+    key("data.items.ids", None, False, when={"items": {"file", "vectors"}, "model": {"two_tower", "sasrec"}}),
     key("loss", None, "full_softmax", "bpr", when={"model": {*RETRIEVERS} - CLOSED - {"tiger"}}),
     key("schedule", None, "cosine", when=STEPWISE),
     Setting("batches", {

@@ -1,0 +1,107 @@
+"""What the arrays found once: combinations and relations that did not hold. (`name_of` prints a combination.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import small_stages
+from case import Case
+from relations import RELATIONS
+from settings import complete
+
+from recsys.online.servable import Query
+from recsys.stages.explore import Epsilon
+from recsys.stages.filters import Seen
+from recsys.stages.visitor import Events
+
+FOUND: list[tuple[str, dict[str, str]]] = [
+    # runs that went on kept the labels of the first run, while rows were made by the new config
+    ("a_run_is_what_its_config_says", complete("ranking")),
+    ("a_run_is_what_its_config_says", complete("ranking", labels="two")),
+    ("a_run_is_what_its_config_says", complete("ranking", labels="nested")),
+    ("a_run_is_what_its_config_says", complete("ranking", labels="classes")),
+    ("a_run_is_what_its_config_says", complete("ranking", labels="number")),
+    ("another_unit_of_weights_later", complete("ranking", weights="column")),
+    ("more_values_later", complete("ranking", model="deepfm", dims="auto")),
+    # the label leaked where old rows were read again at other places
+    ("a_random_column_stays_random", complete("ranking", dense="target")),
+    # thinned rows were measured with the probabilities of all rows
+    ("thinned_negatives", complete("ranking", model="dlrm", **{"data.sample_negatives": "0.3"})),
+    (
+        "thinned_windows",
+        complete(
+            "ranking",
+            model="dlrm",
+            split="time",
+            batches="steps",
+            **{"data.sample_negatives": "0.3", "data.split.window": "3600.0"},
+        ),
+    ),
+    # values had rows that were never trained
+    ("every_value_trains", complete("ranking", features="noise", **{"data.sample_negatives": "0.3"})),
+    # rare items that the table of items holds
+    ("figures_or_a_line", complete("retrieval", items="file", **{"data.sparse.item.min_count": "12"})),
+    (
+        "figures_or_a_line",
+        complete("retrieval", model="popularity", items="vectors", **{"data.k_core": "{'item': 20}"}),
+    ),
+    ("what_is_ranked_can_be_listed", complete("retrieval", model="tiger")),
+    ("figures_or_a_line", complete("ranking", labels="classes", **{"metrics.gauc": "user"})),
+    ("esmm_predicts_clicks_that_buy", complete("ranking", model="esmm")),
+    ("order_of_lines", complete("retrieval", model="session_knn")),
+    ("order_of_classes", complete("ranking", labels="classes", dense="target")),
+    ("calibrated_on_validation", complete("ranking", model="dlrm", calibration="platt", batches="small")),
+    ("exported_as_it_predicts", complete("ranking", calibration="isotonic")),
+    ("exported_as_it_predicts", complete("retrieval", model="two_tower", rows="history")),
+    (
+        "an_exact_index_changes_nothing",
+        complete("retrieval", model="two_tower", items="file", **{"data.items.ids": "False"}),
+    ),
+    ("alone_as_among_others", complete("retrieval", model="two_tower", items="file", **{"data.items.ids": "False"})),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "chosen"), [pytest.param(*f, id=f"{f[0]}-{i}") for i, f in enumerate(FOUND)])
+def test_found(name: str, chosen: dict[str, str], tmp_path: Path) -> None:
+    assert RELATIONS[name].applies(chosen)
+    RELATIONS[name].check(Case(chosen, tmp_path))
+
+
+# pipelines
+
+LOG = pl.DataFrame({"user": ["u"] * 4, "item": ["i0", "i1", "i2", "i3"], "buy": [1, 0, 1, 0], "time": [1, 2, 3, 4]})
+ITEMS = small_stages.catalogue({"kind": ["a"] * 10})
+
+
+def left(filter_: Seen, rows: list[dict[str, Any]], user: str) -> set[int]:
+    """Return which of ten items a filter leaves for a request that brings its history."""
+    events = Events(LOG, "user", "item", "time", 10)
+    pipeline = small_stages.recommender(
+        ITEMS, {"all": small_stages.Listed(range(10))}, {"seen": filter_}, events=events, time="time"
+    )
+    [answer] = pipeline.answers([Query(rows, k=10, context={"user": user})])
+    return set(answer.items.tolist())
+
+
+@pytest.mark.parametrize("user", ["u", "new"])
+@pytest.mark.parametrize("length", [3, 4])
+def test_seen_reads_the_history_of_the_request(user: str, length: int) -> None:
+    rows = [{"item": f"i{5 + n}", "buy": n % 2, "time": 10 + n} for n in range(length)]
+    given = {5 + n for n in range(length)}
+    bought = {5 + n for n in range(length) if n % 2}
+    new = {*range(5, 10)}  # what the stored events do not have
+    assert left(Seen(where="buy = 1"), rows, user) & new == new - bought
+    assert left(Seen(), rows, user) & new == new - given
+    assert left(Seen(bloom=1, errors=1e-6), rows, user) & new == new - given
+
+
+def test_places_behind_the_candidates_are_certain() -> None:
+    """Epsilon draws from four candidates: the two places behind them are sure."""
+    sources = {"all": small_stages.Listed(range(10))}
+    pipeline = small_stages.recommender(ITEMS, sources, order={"explore": Epsilon(0.4, 4)}, k=6)
+    [answer] = pipeline.answers([Query([], k=6, context={"user": "new"})])
+    assert answer.propensities[:4].min() > 0 and answer.propensities[4:].tolist() == [1.0, 1.0]
