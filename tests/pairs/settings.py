@@ -6,14 +6,16 @@ not allow a setting, only its default is tried. `combinations` holds each allowe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import combinations as subsets
+from itertools import permutations, product
 from typing import Any
 
-from covertable import make
-
 Chosen = Mapping[str, str]  # setting -> the name of its value
+Row = tuple[tuple[str, str], ...]  # settings and their values
+Pair = tuple[tuple[str, str], ...]
 When = Mapping[str, Collection[str]]  # another setting -> those of its values that allow this one
 
 
@@ -216,18 +218,43 @@ def complete(array: str, **chosen: str) -> dict[str, str]:
 @cache
 def combinations(array: str) -> list[dict[str, str]]:
     """Return combinations that hold each allowed pair of values of the array; always the same ones."""
-    places = {s.name: str(i) for i, s in enumerate(ARRAYS[array])}  # names with dots mean something to covertable
-    conditions = [
-        {"operator": "fn", "requires": [places[s.name], places[other]], "evaluate": _allows(places, s, other)}
+    choices = {s.name: [(s.name, value) for value in s.values] for s in ARRAYS[array]}
+    forbidden = {
+        ((s.name, value), choice)
         for s in ARRAYS[array]
-        for other in s.when
-    ]
-    rows = make({places[s.name]: list(s.values) for s in ARRAYS[array]}, constraints=conditions)
-    return [complete(array, **{name: row[place] for name, place in places.items()}) for row in rows]
+        for other, allowed in s.when.items()
+        for value, choice in product(s.values, choices[other])
+        if value != s.default and choice[1] not in allowed
+    }
+    forbidden |= {(b, a) for a, b in forbidden}
+
+    def filled(row: Row, left: Mapping[Pair, None]) -> Row | None:
+        """Return a row with values of all settings, each that which the most pairs are left of."""
+        name = next((n for n in choices if all(n != given for given, _ in row)), None)
+        if name is None:
+            return row
+        fit = [c for c in choices[name] if all((c, given) not in forbidden for given in row)]
+        fit.sort(key=lambda c: -sum((given, c) in left or (c, given) in left for given in row))
+        return next((whole for c in fit if (whole := filled((*row, c), left)) is not None), None)
+
+    left = dict.fromkeys(pair for a, b in subsets(choices.values(), 2) for pair in product(a, b))
+    rows: list[Row] = []
+    while left:
+        pair = next(iter(left))
+        row = None if pair in forbidden else filled(pair, left)
+        rows += [] if row is None else [row]
+        for covered in [pair, *permutations(row or (), 2)]:
+            left.pop(covered, None)
+    return [complete(array, **dict(row)) for row in rows]
 
 
-def _allows(places: Mapping[str, str], s: Setting, other: str) -> Callable[[Mapping[str, str]], bool]:
-    return lambda row: row[places[s.name]] == s.default or row[places[other]] in s.when[other]
+def legal(chosen: Chosen) -> dict[str, str]:
+    """Return a combination in which settings that others do not allow have their defaults."""
+    found = dict(chosen)
+    for s in ARRAYS[chosen["array"]]:
+        if any(found[other] not in values for other, values in s.when.items()):
+            found[s.name] = s.default
+    return found
 
 
 def keys_of(chosen: Chosen) -> dict[str, Any]:

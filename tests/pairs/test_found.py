@@ -55,7 +55,8 @@ FOUND: list[tuple[str, dict[str, str]]] = [
     ("order_of_classes", complete("ranking", labels="classes", dense="target")),
     ("calibrated_on_validation", complete("ranking", model="dlrm", calibration="platt", batches="small")),
     ("exported_as_it_predicts", complete("ranking", calibration="isotonic")),
-    ("exported_as_it_predicts", complete("retrieval", model="two_tower", rows="history")),
+    ("exported_as_it_predicts", complete("ranking", features="history", split="time")),
+    ("exported_as_it_recommends", complete("retrieval", model="two_tower", rows="history")),
     (
         "an_exact_index_changes_nothing",
         complete("retrieval", model="two_tower", items="file", **{"data.items.ids": "False"}),
@@ -67,8 +68,9 @@ FOUND: list[tuple[str, dict[str, str]]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "chosen"), [pytest.param(*f, id=f"{f[0]}-{i}") for i, f in enumerate(FOUND)])
 def test_found(name: str, chosen: dict[str, str], tmp_path: Path) -> None:
-    assert RELATIONS[name].applies(chosen)
-    RELATIONS[name].check(Case(chosen, tmp_path))
+    fitted = RELATIONS[name].fitted(chosen)
+    assert fitted is not None
+    RELATIONS[name].check(Case(fitted, tmp_path))
 
 
 # pipelines

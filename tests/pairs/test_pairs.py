@@ -16,13 +16,19 @@ from relations import RELATIONS
 from settings import ARRAYS, combinations, name_of
 
 SEED = os.environ.setdefault("RECSYS_PAIRS_SEED", datetime.now(UTC).strftime("%Y%m%d"))
-CASES = [
-    (name, chosen)
-    for array in ARRAYS
-    for chosen in combinations(array)
-    for name, relation in RELATIONS.items()
-    if relation.applies(chosen)
-]
+
+
+def cases() -> list[tuple[str, dict[str, str]]]:
+    """Return each relation with each combination of which it must hold, once."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for chosen in (c for array in ARRAYS for c in combinations(array)):
+        for name, relation in RELATIONS.items():
+            if (fitted := relation.fitted(chosen)) is not None:
+                found.setdefault((name, name_of(fitted)), fitted)
+    return [(name, chosen) for (name, _), chosen in found.items()]
+
+
+CASES = cases()
 DRAWN = set(random.Random(SEED).sample(range(len(CASES)), len(CASES) // 100))
 
 
