@@ -57,7 +57,8 @@ class Trial:
     def lists(self, k: int | None = None) -> pl.DataFrame:
         """Return the list of each user, as long as it can be or of k items."""
         recommender = self.run.recommender
-        return recommender.recommend(self._probe, k or recommender.nameable, allow_unknown=True)
+        most = recommender.nameable
+        return recommender.recommend(self._probe, min(k or most, most), allow_unknown=True)
 
     def prepared(self, split: str) -> pl.DataFrame:
         """Return the rows of a split as models read them, in the order of their files."""

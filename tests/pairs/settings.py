@@ -103,7 +103,7 @@ RANKING = [
         },
     ),
     key("numeric", None, "periodic", when={"model": {*RANKERS} - {"lr", "gbm"}}),
-    key("dims", None, "auto", when={"model": {"deepfm", "mmoe"}}),
+    Setting("dims", {"one": {}, "auto": {"dims": "auto", "model.dim": 32}}, {"model": {"deepfm", "mmoe"}}),
     Setting("weights", {"none": {}, "column": {"data.weight": {"column": "weight"}}}),
     key("data.sample_negatives", None, 0.3, when={"labels": {"click"}, "model": ONE_LABEL}),
     Setting(
@@ -151,6 +151,7 @@ ITEMS = {
 USER = {"data.sparse.user": {"per": "group"}}
 ROWS = {  # instead of sequences: a row for each event, which knows those before it
     "data.sequences": {"max_length": 0},
+    "data.items": {"feature": "item"},
     "data.sparse": {
         "user": {"per": None},
         "history": {"column": "item", "table": "item", "last": 5},
@@ -182,7 +183,7 @@ RETRIEVAL = [
     Setting("model", RETRIEVERS),
     Setting("items", ITEMS, {"model": {*RETRIEVERS} - {"tiger"}}),
     key("data.sparse.item.min_count", None, 12),
-    key("data.k_core", None, {"item": 3}),
+    key("data.k_core", None, {"item": 15}),
     Setting("user", {"none": {}, "group": USER}),
     Setting("weights", {"none": {}}),
     Setting("lists", {"long": {"data.sequences.max_length": 12}, "short": {"data.sequences.max_length": 3}}),

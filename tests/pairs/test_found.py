@@ -21,7 +21,6 @@ FOUND: list[tuple[str, dict[str, str]]] = [
     # runs that went on kept the labels of the first run, while rows were made by the new config
     ("a_run_is_what_its_config_says", complete("ranking")),
     ("a_run_is_what_its_config_says", complete("ranking", labels="two")),
-    ("a_run_is_what_its_config_says", complete("ranking", labels="nested")),
     ("a_run_is_what_its_config_says", complete("ranking", labels="classes")),
     ("a_run_is_what_its_config_says", complete("ranking", labels="number")),
     ("another_unit_of_weights_later", complete("ranking", weights="column")),
@@ -46,7 +45,7 @@ FOUND: list[tuple[str, dict[str, str]]] = [
     ("figures_or_a_line", complete("retrieval", items="file", **{"data.sparse.item.min_count": "12"})),
     (
         "figures_or_a_line",
-        complete("retrieval", model="popularity", items="vectors", **{"data.k_core": "{'item': 20}"}),
+        complete("retrieval", model="popularity", items="file", **{"data.k_core": "{'item': 15}"}),
     ),
     ("what_is_ranked_can_be_listed", complete("retrieval", model="tiger")),
     ("figures_or_a_line", complete("ranking", labels="classes", **{"metrics.gauc": "user"})),
@@ -54,6 +53,7 @@ FOUND: list[tuple[str, dict[str, str]]] = [
     ("order_of_lines", complete("retrieval", model="session_knn")),
     ("order_of_classes", complete("ranking", labels="classes", dense="target")),
     ("calibrated_on_validation", complete("ranking", model="dlrm", calibration="platt", batches="small")),
+    ("calibration_mends_what_overfits", complete("ranking", model="dlrm", calibration="platt", batches="small")),
     ("exported_as_it_predicts", complete("ranking", calibration="isotonic")),
     ("exported_as_it_predicts", complete("ranking", features="history", split="time")),
     ("exported_as_it_recommends", complete("retrieval", model="two_tower", rows="history")),
