@@ -168,7 +168,7 @@ RETRIEVERS = {
     "ials": {"model": "ials", **SMALL},
     "sasrec": {"model": "sasrec", **SMALL},
     "gru4rec": {"model": "gru4rec", **SMALL},
-    "two_tower": {"model": "two_tower", **SMALL, "model.user_mlp": [4], "model.item_mlp": [4], "model.out": 4, **USER},
+    "two_tower": {"model": "two_tower", **USER},  # as wide as it is: sums of many numbers depend on their order
     "mf": {"model": "mf", **SMALL, **USER},
     "mult_vae": {"model": "mult_vae"},
     "tiger": {
