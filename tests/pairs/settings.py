@@ -6,13 +6,17 @@ not allow a setting, only its default is tried. `combinations` holds each allowe
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from itertools import combinations as subsets
 from itertools import permutations, product
 from typing import Any
 
+SEED = os.environ.get("RECSYS_PAIRS_SEED") or datetime.now(UTC).strftime("%Y%m%d")
 Chosen = Mapping[str, str]  # setting -> the name of its value
 Row = tuple[tuple[str, str], ...]  # settings and their values
 Pair = tuple[tuple[str, str], ...]
@@ -209,7 +213,7 @@ RETRIEVAL = [
 ARRAYS = {"ranking": RANKING, "retrieval": RETRIEVAL}
 
 
-def complete(array: str, **chosen: str) -> dict[str, str]:
+def complete(array: str, chosen: Chosen) -> dict[str, str]:
     """Return a combination: these values, and the defaults of all other settings."""
     settings = {s.name: s for s in ARRAYS[array]}
     assert all(value in settings[name].values for name, value in chosen.items()), chosen
@@ -246,7 +250,7 @@ def combinations(array: str) -> list[dict[str, str]]:
         rows += [] if row is None else [row]
         for covered in [pair, *permutations(row or (), 2)]:
             left.pop(covered, None)
-    return [complete(array, **dict(row)) for row in rows]
+    return [complete(array, dict(row)) for row in rows]
 
 
 def legal(chosen: Chosen) -> dict[str, str]:
@@ -268,6 +272,11 @@ def keys_of(chosen: Chosen) -> dict[str, Any]:
 
 def name_of(chosen: Chosen) -> str:
     """Return the text of a combination, as `complete` takes it: what differs from the defaults."""
-    usual = complete(chosen["array"])
+    usual = complete(chosen["array"], {})
     given = {k: v for k, v in chosen.items() if v != usual[k]}
-    return f"complete({chosen['array']!r}, **{given})"
+    return f"complete({chosen['array']!r}, {given})"
+
+
+def drawn(tests: int) -> set[int]:
+    """Return the numbers of the tests, a hundredth of them, that are drawn by the seed."""
+    return set(random.Random(SEED).sample(range(tests), tests // 100))

@@ -6,10 +6,7 @@ speed, of places, and those whose effect needs more rows, processes or a failure
 
 from __future__ import annotations
 
-import os
-import random
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -17,19 +14,18 @@ import pytest
 from case import Case, Trial
 from omegaconf import OmegaConf
 from relations import figures
-from settings import complete
+from settings import complete, drawn
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.schema.fields import flatten
 
-SEED = os.environ.get("RECSYS_PAIRS_SEED") or datetime.now(UTC).strftime("%Y%m%d")
 KINDS = {
-    "ranking": complete("ranking", model="dlrm", batches="small"),
-    "trees": complete("ranking", model="gbm"),
-    "retrieval": complete("retrieval", model="sasrec", batches="small"),
-    "closed_form": complete("retrieval", items="file"),
-    "generative": complete("retrieval", model="tiger", batches="small"),
+    "ranking": complete("ranking", {"model": "dlrm", "batches": "small"}),
+    "trees": complete("ranking", {"model": "gbm"}),
+    "retrieval": complete("retrieval", {"model": "sasrec", "batches": "small"}),
+    "closed_form": complete("retrieval", {"items": "file"}),
+    "generative": complete("retrieval", {"model": "tiger", "batches": "small"}),
 }
 KEYS = [  # another value of each key, with what it needs
     *("metrics.gauc=user", "metrics.k=[2]", "metrics.slices=[item]", "metrics.slice_values=3", "metrics.bins=5"),
@@ -120,7 +116,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 
 TRIED = [(kind, key) for kind in KINDS for key in KEYS]
-DRAWN = set(random.Random(SEED).sample(range(len(TRIED)), len(TRIED) // 100))
+DRAWN = drawn(len(TRIED))
 
 
 @pytest.mark.parametrize(

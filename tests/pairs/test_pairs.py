@@ -5,17 +5,12 @@ A hundredth of them is tried every day, drawn by the date or by RECSYS_PAIRS_SEE
 
 from __future__ import annotations
 
-import os
-import random
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from case import Case
 from relations import RELATIONS
-from settings import ARRAYS, combinations, name_of
-
-SEED = os.environ.setdefault("RECSYS_PAIRS_SEED", datetime.now(UTC).strftime("%Y%m%d"))
+from settings import ARRAYS, SEED, combinations, drawn, name_of
 
 
 def cases() -> list[tuple[str, dict[str, str]]]:
@@ -29,7 +24,7 @@ def cases() -> list[tuple[str, dict[str, str]]]:
 
 
 CASES = cases()
-DRAWN = set(random.Random(SEED).sample(range(len(CASES)), len(CASES) // 100))
+DRAWN = drawn(len(CASES))
 
 
 @pytest.mark.parametrize(
