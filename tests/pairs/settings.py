@@ -147,6 +147,10 @@ RANKING = [
     key("metrics.gauc", None, "user"),
     key("metrics.slices", None, ["item"]),
 ]
+REFUSED = [  # values of two settings that one line refuses
+    ({("labels", "classes"), ("labels", "mixed")}, {("dense", "target")}),
+    ({("labels", "classes"), ("labels", "number")}, {("metrics.gauc", "user")}),
+]
 ITEMS = {
     "none": {},
     "file": {"data.items": {"file": "items.csv", "key": "item", "sparse": {"brand": {}}}},
@@ -231,6 +235,7 @@ def combinations(array: str) -> list[dict[str, str]]:
         for value, choice in product(s.values, choices[other])
         if value != s.default and choice[1] not in allowed
     }
+    forbidden |= {pair for one, other in REFUSED for pair in product(one, other)}
     forbidden |= {(b, a) for a, b in forbidden}
 
     def filled(row: Row, left: Mapping[Pair, None]) -> Row | None:

@@ -38,7 +38,7 @@ FOUND: list[tuple[str, str, dict[str, str]]] = [
     ("figures_or_a_line", "retrieval", {"items": "file", "data.sparse.item.min_count": "12"}),
     ("what_is_ranked_can_be_listed", "retrieval", {"model": "tiger"}),
     # gauc was dropped for a first label of classes
-    ("figures_or_a_line", "ranking", {"labels": "classes", "metrics.gauc": "user"}),
+    ("figures_or_a_line", "ranking", {"labels": "mixed", "metrics.gauc": "user"}),
     ("esmm_predicts_clicks_that_buy", "ranking", {"model": "esmm"}),
     ("order_of_lines", "retrieval", {"model": "session_knn"}),
     ("order_of_classes", "ranking", {"labels": "classes", "dense": "target"}),
