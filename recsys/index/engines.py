@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from recsys.base.packages import check_extra
-from recsys.index.protocol import VectorRows
+from recsys.index.protocol import VectorRows, highest
 
 PRODUCTS = 1 << 22  # of one block of the exact engine
 SPARE = 16  # rows that it finds beside the k best: products that differ by rounding may be equal
@@ -116,28 +116,6 @@ class Exact(SearchEngine):
 
     def save(self, folder: Path) -> None:
         """Write nothing: the index keeps the vectors."""
-
-
-def highest(scores: np.ndarray, k: int) -> np.ndarray:
-    """Return the columns of the k highest of (Q, n) scores, or of all, in ascending order; of equal ones the first.
-
-    NaN is below all others.
-
-    >>> highest(np.array([[0.5, 0.1, 0.5, 0.9, 0.5]]), 3)
-    array([[0, 2, 3]])
-    """
-    n = scores.shape[1]
-    if n <= k:
-        return np.broadcast_to(np.arange(n), scores.shape)
-    if np.isnan(scores).any():
-        scores = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-    least = np.partition(scores, n - k, axis=1)[:, n - k, None]
-    kept = scores >= least
-    if (more := kept.sum(1) > k).any():  # several have the lowest of these scores
-        some, lowest = scores[more], least[more]
-        equal, above = some == lowest, some > lowest
-        kept[more] = above | (equal & (equal.cumsum(1) <= k - above.sum(1, keepdims=True)))
-    return np.nonzero(kept)[1].reshape(len(scores), k)
 
 
 def cells_of(rows: int) -> int:

@@ -125,6 +125,47 @@ def best(items: np.ndarray, products: np.ndarray, k: int) -> tuple[np.ndarray, n
     return np.pad(kept, missing, constant_values=-1), np.pad(their.astype(np.float32), missing, constant_values=-np.inf)
 
 
+def highest(scores: np.ndarray, k: int) -> np.ndarray:
+    """Return the columns of the k highest of (Q, n) scores, or of all, in ascending order; of equal ones the first.
+
+    NaN is below all others.
+
+    >>> highest(np.array([[0.5, 0.1, 0.5, 0.9, 0.5]]), 3)
+    array([[0, 2, 3]])
+    """
+    n = scores.shape[1]
+    if n <= k:
+        return np.broadcast_to(np.arange(n), scores.shape)
+    if np.isnan(scores).any():
+        scores = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    least = np.partition(scores, n - k, axis=1)[:, n - k, None]
+    kept = scores >= least
+    if (more := kept.sum(1) > k).any():  # several have the lowest of these scores
+        some, lowest = scores[more], least[more]
+        equal, above = some == lowest, some > lowest
+        kept[more] = above | (equal & (equal.cumsum(1) <= k - above.sum(1, keepdims=True)))
+    return np.nonzero(kept)[1].reshape(len(scores), k)
+
+
+def equal_rows(vectors: np.ndarray, block: int = 1 << 16) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows whose vector an earlier row has, ascending, and the first row that has it.
+
+    Products of matrices round equal vectors by their places, so their scores must be made equal.
+
+    >>> equal_rows(np.array([[1, 2], [3, 4], [1, 2]], np.float32))
+    (array([2]), array([0]))
+    """
+    factors = np.random.default_rng(0).integers(1 << 63, size=vectors.shape[1], dtype=np.uint64) * 2 + 1
+    hashes = np.zeros(len(vectors), np.uint64)
+    for start in range(0, len(vectors), block):
+        bits = (vectors[start : start + block] + np.float32(0)).view(np.uint32)  # + 0: -0.0 equals 0.0
+        hashes[start : start + block] = bits.astype(np.uint64) @ factors
+    _, firsts, place = np.unique(hashes, return_index=True, return_inverse=True)
+    later = np.flatnonzero(firsts[place] < np.arange(len(hashes)))
+    same = (vectors[later] == vectors[firsts[place[later]]]).all(axis=1)
+    return later[same], firsts[place[later[same]]]
+
+
 def check_search(queries: np.ndarray, k: int, dim: int) -> np.ndarray:
     """Return queries as an engine takes them. Raises UserError for queries or a k that no index can answer."""
     if queries.ndim != 2 or queries.shape[1] != dim:

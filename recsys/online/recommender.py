@@ -22,8 +22,8 @@ from torch import Tensor
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
+from recsys.index.protocol import equal_rows, highest
 from recsys.job.kinds import ClosedFormKind, ModelKind, RetrievalKind
-from recsys.online.equal_vectors import EqualVectors
 from recsys.online.queries import answers, in_batches
 from recsys.online.unknown_values import UnknownValues
 
@@ -256,10 +256,7 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Unlike torch.topk, equal scores are ordered by ascending column.
     """
-    least = torch.topk(scores, k, dim=1).values[:, -1:]
-    above, equal = scores > least, scores == least
-    kept = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= k - above.sum(1, keepdim=True)))
-    places = kept.nonzero()[:, 1].view(-1, k)
+    places = torch.from_numpy(highest(scores.numpy(), k))
     best, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
     return places.gather(1, order), best
 
@@ -275,9 +272,15 @@ def _trained(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
 
     def score_batch(batch: Batch) -> ScoreRows:
         _, queries = module.dmp(batch)  # type: ignore[misc]
-        return lambda start, stop: equal.equalise(task.scorer.score_all(queries[start:stop].float(), items))
 
-    equal = EqualVectors(items.numpy())
+        def score(start: int, stop: int) -> Tensor:
+            scores: Tensor = task.scorer.score_all(queries[start:stop].float(), items)
+            scores[:, later] = scores[:, first]
+            return scores
+
+        return score
+
+    later, first = equal_rows(items.numpy())
     listed = n if task.model.ranks_new_items else min(task.model.items.rows, n)
     return score_batch, listed - 1, items, None
 

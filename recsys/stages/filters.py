@@ -99,16 +99,15 @@ class Seen(Filter):
 def _column(rows: Sequence[Row], name: str, dtype: pl.DataType, key: str) -> pl.Series:
     """Return a column of a request's history, of the type that it has in events.
 
-    Raises UserError for a row that lacks it or has a value of another type.
+    Raises RowError for a row that lacks it or has a value of another type.
     """
     read, values = RawType.of_dtype(dtype).read, []
     for i, row in enumerate(rows):
-        if name not in row:
-            raise UserError(f"history[{i}]: has no column {name}, which {key} reads; send it, or null if it is unknown")
         try:
             values.append(read(row[name]))
-        except ValueError as e:
-            raise RowError(name, row[name], str(e), i, "history") from e
+        except (KeyError, ValueError) as e:
+            why = str(e) if name in row else f"is missing, and {key} reads it; send it, or null if it is unknown"
+            raise RowError(name, row.get(name), why, i, "history") from e
     return pl.Series(name, values, dtype)
 
 

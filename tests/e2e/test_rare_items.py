@@ -10,8 +10,8 @@ import recsys
 from recsys.config.compose import compose
 from recsys.data.samples.sequences import write_sample
 from recsys.export.artefact import load
+from recsys.index.protocol import equal_rows
 from recsys.models.popularity import Popularity
-from recsys.online.equal_vectors import EqualVectors
 from recsys.online.recommender import Recommender
 from recsys.online.servable import Query
 from recsys.training.run import train
@@ -70,9 +70,9 @@ def test_items_of_equal_features_come_in_the_order_of_candidates(model: str, raw
     log = pl.read_csv(raw / "log.csv", infer_schema=False)
     names, k = found.fitted.candidates.to_list(), 60
     lists = dict(found.recommend(log, k=k, filter_history=False).select("user", "items").iter_rows())
-    equal = EqualVectors(found.items.numpy()[1:])
-    assert len(equal.later) > 50
-    first_of = dict(zip(equal.later.tolist(), equal.first.tolist(), strict=True))
+    later, first = equal_rows(found.items.numpy()[1:])
+    assert len(later) > 50
+    first_of = dict(zip(later.tolist(), first.tolist(), strict=True))
     members: dict[int, list[int]] = {}
     for place in range(len(names)):
         members.setdefault(first_of.get(place, place), []).append(place)

@@ -104,7 +104,7 @@ def test_stored_events_and_the_history_of_the_request_count_alike(
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"item": "i1"}, r"^history\[1\]: has no column buy, which seen.where reads; send it, or null"),
+        ({"item": "i1"}, r"^history\[1\]: column buy: None is missing, and seen.where reads it; send it, or null"),
         ({"item": "i1", "buy": "often"}, r"^history\[1\]: column buy: 'often'"),
     ],
 )

@@ -15,7 +15,7 @@ from recsys.export.artefact.folder import GRAPH, INDEX, SCORER, Artefact
 from recsys.export.artefact.inputs import GraphInputs, graph_inputs
 from recsys.export.artefact.session import open_session
 from recsys.index import Index, load
-from recsys.online.equal_vectors import EqualVectors
+from recsys.index.protocol import equal_rows
 from recsys.online.queries import Queries
 
 STATE = "state"  # the folder of the arrays, NAME.npy
@@ -277,12 +277,13 @@ class VectorScorer:
                 np.maximum(scores, interest @ self._items.T, out=scores)
         else:
             scores = np.stack([self._score(v) for v in vectors])
-        self._equal.equalise(scores)
+        later, first = self._equal
+        scores[:, later] = scores[:, first]
         return scores
 
     @cached_property
-    def _equal(self) -> EqualVectors:
-        return EqualVectors(self._items)
+    def _equal(self) -> tuple[np.ndarray, np.ndarray]:
+        return equal_rows(self._items)
 
     def search(self, query: np.ndarray, k: int, *, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return at least the k best items that the index finds for one query, and their scores, best first."""

@@ -17,6 +17,7 @@ from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.scorers import VectorScorer, scorer_of
 from recsys.files.text_values import text_of
+from recsys.index.protocol import highest
 from recsys.online.fast_queries import FastQueries
 from recsys.online.queries import Queries, in_batches
 from recsys.online.query_parameters import unknown_candidates
@@ -186,8 +187,9 @@ class ServedRetrieval:
             others = np.full_like(scores, -np.inf)
             others[candidates] = scores[candidates]
             scores = others
-        places = _top_k(scores, query.k or self._k)
+        [places] = highest(scores[None], query.k or self._k)
         places = places[scores[places] > -np.inf]
+        places = places[np.argsort(-scores[places], kind="stable")]
         return places, scores[places]
 
     def _left_out(self, query: Query, history: np.ndarray) -> np.ndarray:
@@ -262,14 +264,3 @@ def _without(left_out: np.ndarray, items: np.ndarray, scores: np.ndarray) -> tup
     """Return the items (n,) and scores (n,) of one search (k,) that are not left out."""
     kept = ~np.isin(items, left_out)
     return items[kept], scores[kept]
-
-
-def _top_k(scores: np.ndarray, k: int) -> np.ndarray:
-    """Return the places of the k highest of (N,) scores, best first; equal scores in ascending order of place."""
-    k = min(k, len(scores))
-    if not k:
-        return np.zeros(0, np.int64)
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
-    places = np.sort(np.concatenate([above, equal[: k - len(above)]]))
-    return places[np.argsort(-scores[places], kind="stable")]
