@@ -91,8 +91,9 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     from torchrec.distributed.planner.types import PlannerError
 
     from recsys.data.features import Fitted
+    from recsys.evaluation import calibration
     from recsys.features import FeatureSpec
-    from recsys.files.run_files import CALIBRATION, CONFIG, DATA
+    from recsys.files.run_files import CONFIG, DATA
     from recsys.job.kinds import meta_task
     from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.planner import (
@@ -108,7 +109,8 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     from recsys.training.run_dir import write_config, write_manifest
 
     sharding, sparse = cfg.sharding, sparse_optimizer(cfg.optim.sparse)
-    task = meta_task(cfg, FeatureSpec.load(run / "features.json"))
+    features = FeatureSpec.load(run / "features.json")
+    task = meta_task(cfg, features)
     # more memory than any table needs, because the plan is not for this machine
     any_cluster = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)
     with quiet_torchrec(), optimizer_counted(task, sparse):
@@ -127,9 +129,11 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
         Fitted.copy(run, building)
         write_json(building / "plan.json", {"world_size": devices, "tables": entries})
         write_config(building / CONFIG, cfg.changed({"run_dir": str(output), "trainer.devices": devices}))
-        for name in (DATA, CALIBRATION):
-            if (run / name).exists():
-                shutil.copy(run / name, building)
+        if (run / DATA).exists():
+            shutil.copy(run / DATA, building)
+        labels = calibration.load(run, features.labels, stored.path)  # none of another checkpoint
+        if any(label.is_calibrated for label in labels):
+            calibration.save(building, labels, stored.path)
         write_manifest(building)
 
 

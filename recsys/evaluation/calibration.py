@@ -1,6 +1,7 @@
 """Calibrate probabilities and numbers on validation rows, so that they are right on average.
 
-A run stores the result in RUN/calibration.json: {label: {"platt": [a, b]}} or {label: {"isotonic": [[...], [...]]}}.
+A run stores the result in RUN/calibration.json: {label: {"platt": [a, b]}} or {label: {"isotonic": [[...], [...]]}},
+with the step of the checkpoint whose predictions it is fitted to.
 """
 
 from dataclasses import replace
@@ -18,6 +19,7 @@ from recsys.labels import CALIBRATIONS, Label, NumberLabel, ScalarLabel
 
 STEPS = 100  # of Newton's method, which needs fewer than ten
 SMALLEST = 1e-7  # probabilities are at least this far from 0 and 1
+STEP = "step"  # a key of calibration.json
 STEEPEST = 20.0  # slope of an isotonic calibration
 MOST_POINTS = 1 << 16  # different probabilities that isotonic regression looks at
 
@@ -121,25 +123,41 @@ def _without_jumps(at: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.n
     return x, (above + below) / 2 + STEEPEST * x
 
 
-def save(run: Path, labels: tuple[Label, ...]) -> None:
-    """Write the labels' calibrations to a run's folder."""
+def save(run: Path, labels: tuple[Label, ...], checkpoint: Path | None = None) -> None:
+    """Write the labels' calibrations to a run's folder.
+
+    checkpoint: the one to whose predictions they are fitted; None if the run has only one
+    """
     calibrated = [x for x in labels if isinstance(x, ScalarLabel)]
-    found = {x.name: {k: v for k in CALIBRATIONS if (v := getattr(x, k)) is not None} for x in calibrated}
+    found: dict[str, dict[str, Any]] = {}
+    for label in calibrated:
+        found[label.name] = {k: v for k in CALIBRATIONS if (v := getattr(label, k)) is not None}
+        if checkpoint is not None:
+            found[label.name][STEP] = _step(checkpoint)
     write_json(run / CALIBRATION, found)
 
 
 def load(run: Path, labels: tuple[Label, ...], checkpoint: Path | None = None) -> tuple[Label, ...]:
-    """Return the labels with the calibrations in a run's folder, if it has any.
+    """Return the labels with the calibrations in a run's folder, if it has any for predictions of the checkpoint.
 
-    checkpoint: the one whose predictions they are for; the calibration is fitted to the best one, and no other has it
+    checkpoint: by default, the best one
     """
     if not (run / CALIBRATION).exists():
         return labels
-    if checkpoint is not None and (best := best_checkpoint(run)) is not None and best.name != checkpoint.name:
-        say_once(f"{run / CALIBRATION} is of {best.name}: predictions of {checkpoint.name} are not calibrated")
+    found, best = read_json(run / CALIBRATION), best_checkpoint(run)
+    checkpoint = checkpoint or best
+    of_best = "" if best is None else _step(best)  # of runs from before steps were written
+    steps = {of.get(STEP, of_best) for of in found.values()}
+    if checkpoint is not None and steps and steps != {_step(checkpoint)}:
+        say_once(f"{run / CALIBRATION}: its calibrations are of step {steps.pop()}: {checkpoint.name} has none")
         return labels
-    found = read_json(run / CALIBRATION)
-    return tuple(replace(x, **{k: _tuples(v) for k, v in found.get(x.name, {}).items()}) for x in labels)
+    of_labels = [{k: _tuples(v) for k, v in found.get(x.name, {}).items() if k in CALIBRATIONS} for x in labels]
+    return tuple(replace(x, **values) for x, values in zip(labels, of_labels, strict=True))
+
+
+def _step(checkpoint: Path) -> str:
+    """Return the step in the name of a checkpoint, whose weights are those of others of the step."""
+    return checkpoint.name.rpartition("-")[2]
 
 
 def _tuples(value: Any) -> Any:

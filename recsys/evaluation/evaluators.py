@@ -136,7 +136,7 @@ class LabelsEvaluator:
         for part, label, before in zip(parts, self.labels, self._uncalibrated, strict=True):
             if label.is_calibrated:
                 part |= {f"{n}_uncalibrated": v for n, v in before.compute().items() if n in CALIBRATED}
-        if self._group_ks and self._loader is not None:
+        if self._group_ks and self._loader is not None and self._loader.negatives == 1:  # else, lists are not whole
             parts = [part | own for part, own in zip(parts, self._within_groups(self._loader), strict=True)]
         return self._named(parts)
 

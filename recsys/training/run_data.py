@@ -14,7 +14,7 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features.fitted import TRANSFORMS, Fitted, is_fitted
-from recsys.data.features.grow import check_folds
+from recsys.data.features.row_contents import targets
 from recsys.data.prepare.check_data import SplitFiles
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.passes import Build
@@ -70,8 +70,11 @@ def prepare_to_resume(
             f"resume={run}: the raw files in data.root have changed since the run began; restore them, train a new "
             "run, or set resume_on_changed_data=true to go on with today's files and the run's transforms"
         )
+    if encoded := targets(build.data):
+        why = "rows that come again would see their own labels in the means that target has of the old files"
+        hint = f"restore the files, or go on in a new run with start_from={run}"
+        raise UserError(f"data.dense.{encoded[0]}: {why}; {hint}")
     say("the raw files have changed since the run began: going on with today's files and the run's transforms")
-    check_folds(Fitted.load(run))
     return finish(build.with_transforms(run))
 
 
@@ -103,9 +106,10 @@ def prepare_to_go_on(start: Path, data: DataConfig, engine: Engine, files: Split
     if then is not None and then.contents == build.contents:
         say(f"these are the rows that {start} was trained on: name new ones with data.root or data.source.files")
     prepared = finish(build.with_transforms(start, grows=True))
+    before = Fitted.load(start).vocabularies
     for table, v in prepared.fitted.vocabularies.items():
         new = v.filter(pl.col("since") == prepared.fitted.trainings).height
-        taken = new - (v.height - Fitted.load(start).vocabularies[table].height)
+        taken = new - (v.height - (before[table].height if table in before else 0))
         say(f"table {table}: {v.height + 1:,} rows, {new:,} new values" + (f", {taken:,} evicted" if taken else ""))
     return prepared
 

@@ -89,7 +89,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         evaluator: Any = module.evaluator  # only models with labels are calibrated
         evaluator.calibrate(cfg.calibration)
         if ranks.rank == 0:
-            save_calibration(path, evaluator.labels)
+            save_calibration(path, evaluator.labels, best)
     splits: dict[str, dict[str, Any]] = {}
     sliced: dict[str, Any] | None = None
     curves: Any = None

@@ -1,6 +1,7 @@
 """Runs with several labels, weights and a calibration: trained, evaluated and used, in one process and in two."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,17 @@ def test_another_checkpoint_has_no_calibration_of_the_best(home: Path, capfd: py
         assert found["click/logloss"] != metrics(home / "early")["test"]["click/logloss_uncalibrated"]
         rows = pl.read_csv("raw/log.csv").head(50)
         last_rows, best_rows = (Predictor.load("early", name).predict(rows)["click"] for name in ("last", "best"))
-    assert "calibration.json is of best-" in capfd.readouterr().err
-    assert (last_rows - best_rows).abs().max() > 1e-3
+        said = capfd.readouterr().err
+        assert (
+            f"calibration.json: its calibrations are of step {best.name.partition('-')[2]}: {last.name} has none"
+            in said
+        )
+        assert (last_rows - best_rows).abs().max() > 1e-3
+        reshard = ["reshard", "early", "output=resharded", "trainer.devices=2"]  # of the last
+        ok(run_forked("recsys.checkpoint", *reshard, cwd=home))
+        assert not Path("resharded/calibration.json").exists()
+        shutil.move(best, best.with_name("best-99999999"))  # as a training that was killed before it calibrated
+        assert not any(label.is_calibrated for label in Predictor.load("early").labels)
 
 
 def test_an_isotonic_calibration_is_exported(home: Path) -> None:

@@ -186,20 +186,39 @@ def test_weights_have_a_mean_of_1_in_each_training(tmp_path: Path) -> None:
         assert pl.read_parquet(f"{folder}/train/*.parquet")["__weight__"].mean() == pytest.approx(1, abs=1e-6)
 
 
-def test_the_mean_label_of_a_value_leaves_out_a_row_that_comes_again_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", ["order", "types", "split", "new"])
+def test_rows_that_come_again_do_not_see_their_labels_in_old_means(
+    tmp_path: Path, changed: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Values and labels are independent, so the encoded numbers of training rows must be, too."""
-    data = "{label: {column: a}, dense: {k: {transform: [{target: {smoothing: 1}}]}}}"
-    labelled(tmp_path, "one", data)
+    labelled(tmp_path, "one", "{label: {column: a}, dense: {mean: {column: k, transform: [{target: {smoothing: 1}}]}}}")
     whole = pl.read_parquet(tmp_path / "rows-one" / "a.parquet")
-    new = whole.sample(50, seed=7).with_columns(x=pl.col("x") + 1)
-    cfg = composed_config(compose("train", given := [f"start_from={tmp_path / 'one'}"]), given)
+    rows = pl.concat([whole.head(480).reverse(), whole.tail(120)])
+    more = ["data.split.by=hash", "data.split.column=w"] if changed == "split" else []
+    if changed == "types":
+        rows = rows.cast({"x": pl.Float32, "k": pl.Float64})
+    if changed == "new":
+        rows = rows.with_columns(x=pl.col("x") + 1)
+    cfg = composed_config(compose("train", given := [f"start_from={tmp_path / 'one'}", *more]), given)
     (tmp_path / "again").mkdir()
-    pl.concat([new, whole.head(480).reverse(), whole.tail(120)]).write_parquet(tmp_path / "again" / "a.parquet")
+    rows.write_parquet(tmp_path / "again" / "a.parquet")
     cfg.data.root, cfg.run_dir = str(tmp_path / "again"), str(tmp_path / "two")
     train(cfg)
+    assert ("target is fitted to these" in capfd.readouterr().err) == (changed != "new")
+    first, second = (pl.read_parquet(tmp_path / n / "vocabularies/encodings/mean.parquet") for n in ("one", "two"))
+    assert first.sort("value").equals(second.sort("value")) == (changed == "new")
     folder = json.loads((tmp_path / "two" / "data.json").read_text())["prepared"]
-    rows = pl.read_parquet(f"{folder}/train/*.parquet")[50:470]
-    assert abs(np.corrcoef(rows["k"], rows["__label__"])[0, 1]) < 0.1
+    known = pl.read_parquet(f"{folder}/train/*.parquet")
+    assert changed == "new" or abs(np.corrcoef(known["mean"], known["__label__"])[0, 1]) < 0.12
+
+
+def test_a_run_does_not_go_on_with_means_of_other_files(tmp_path: Path) -> None:
+    data = "{label: {column: a}, dense: {mean: {column: k, transform: [target]}}}"
+    labelled(tmp_path, "one", data, "trainer.max_epochs=2", "trainer.max_steps=5")
+    pl.read_parquet(tmp_path / "rows-one" / "a.parquet").reverse().write_parquet(tmp_path / "rows-one" / "a.parquet")
+    given = [f"resume={tmp_path / 'one'}", "trainer.max_steps=-1", "resume_on_changed_data=true"]
+    with pytest.raises(UserError, match=r"^data.dense.mean: .*start_from="):
+        train(composed_config(compose("train", given), given))
 
 
 def test_tables_keep_the_widths_of_the_first_run(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ ITEM = "__item__"  # in the item table: the value that identifies an item
 TARGETS = "__targets__"  # the items that follow a query, as candidates
 HISTORY = "__history__"  # the items before a query, as candidates
 CONDITION = "__where__"  # begins the columns that say for which rows a condition is true
-CONTENT = "__content__"  # a hash of what the row holds, if a transform has folds
-ROW = "__row__"  # a number of its own in each training row (CONTENT, or PLACE without it), null in all others
+CONTENTS = "__contents__"  # the name of the sample of hashes of training rows
+ROW = "__row__"  # PLACE in training rows, null in all others
 
 
 def label_column(place: int, name: str) -> str:

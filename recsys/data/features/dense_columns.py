@@ -72,9 +72,9 @@ class Target(Transform, name="target"):
     """The mean label of the value in the training split, smoothed by `smoothing` extra rows of the overall mean.
 
     A training row gets its value's mean over all other folds, so that its own label does not leak into its input.
-    A row's fold is a hash of what it holds, so that it is the same wherever a later training finds the row. Rows
-    outside the training split get the mean over all folds. Unseen values get the overall mean, which is the same number
-    in training and later.
+    A row's fold is a hash of its place. Rows outside the training split get the mean over all folds. Unseen values get
+    the overall mean, which is the same number in training and later. A training that goes on from another one keeps the
+    means, unless it has some of the rows again: then they are fitted to its own rows alone.
     """
 
     smoothing: float = 20.0
@@ -100,11 +100,7 @@ class Target(Transform, name="target"):
             own = pl.col("fold") == fold
             less = [w - pl.col(c).filter(own).sum() for w, c in zip(whole, ("sum", "count"), strict=True)]
             columns.append(self._mean(less[0], less[1], prior).alias(f"but_{fold}"))
-        return {
-            "prior": prior,
-            "folds_of": "content",
-            "table": seen.group_by("value", maintain_order=True).agg(columns),
-        }
+        return {"prior": prior, "table": seen.group_by("value", maintain_order=True).agg(columns)}
 
     def _mean(self, total: pl.Expr, rows: pl.Expr, prior: float) -> pl.Expr:
         mean = (total + self.smoothing * prior) / (rows.cast(pl.Float64) + self.smoothing)
@@ -123,7 +119,7 @@ class Target(Transform, name="target"):
 
 
 def fold_of(rows: np.ndarray, folds: int) -> np.ndarray:
-    """Return the fold of each row, from 0, by a hash of its number: (rows,) -> (rows,)."""
+    """Return the fold of each row, from 0, by a hash of its row number: (rows,) -> (rows,)."""
     return (mix(rows.astype(np.uint64)) % np.uint64(folds)).astype(np.int64)
 
 

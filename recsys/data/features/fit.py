@@ -18,6 +18,7 @@ from recsys.data.features.find_types import Types, canonical_values
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.label_columns import fit_labels, fit_weight, kept_columns, label_statistics
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.row_contents import Contents, content_columns, numbers_of
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.steps import Params
 from recsys.data.features.training_statistics import Counts, Mergeable, Statistic, ValueSample
@@ -27,9 +28,10 @@ from recsys.labels import Label
 
 @dataclass
 class PartialStatistics:
-    """The statistics of one chunk."""
+    """The statistics of one chunk. contents: a sample of its rows, if features need one"""
 
     rows: int = 0
+    contents: Contents | None = None
     statistics: dict[str, Mergeable] = field(default_factory=dict)
     tables: dict[str, pl.DataFrame] = field(default_factory=dict)  # counts of values
 
@@ -51,6 +53,7 @@ class StatisticsPass:
         if self.first:
             names |= {self._column(n) for n, _ in _sparse_statistics(self.data)}
             names |= {c for n in self.data.sparse_columns for c in self._columns_of_unseen(n)}
+            names |= {*content_columns(self.data)}
         return names | set(kept_columns(self.data)) | {LABEL}
 
     def _column(self, name: str) -> str:
@@ -79,12 +82,16 @@ class StatisticsPass:
         fitted = Fitted(self.data, self.params)
         columns = [dense[n].transformed(self.params[n], fitted.code_index(dense[n].parsed, values)).alias(n)
                    for n in collected if n in dense]  # fmt: skip
-        partial = PartialStatistics()
+        hashed = content_columns(self.data) if self.first else []
+        codes = {n: numbers_of(values[n]) for n in hashed if n in values}
+        partial = PartialStatistics(contents=Contents() if hashed else None)
         for frame in frames:
             if frame.is_empty():
                 continue
             partial.rows += frame.height
             steps = frame.select(columns)
+            if partial.contents is not None:
+                partial.contents.add(frame, hashed, codes)
             for name, statistic in collected.items():
                 column = steps[name] if name in dense else frame[self._column(name)]
                 if column.dtype == pl.List:
@@ -116,17 +123,20 @@ class Training(Protocol):
         """Return the sum of the last pass's tables of these names, as `sum_tables` does, in the order of `keys`."""
 
 
-def merge_statistics(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergeable]]:
-    """Return the number of rows of all chunks, and their statistics. partials: in the order of the chunks"""
-    rows, merged = 0, dict[str, Mergeable]()
+def merge_statistics(partials: Iterable[PartialStatistics]) -> PartialStatistics:
+    """Return the statistics of all chunks, without tables. partials: in the order of the chunks"""
+    merged = PartialStatistics()
     for partial in partials:
-        rows += partial.rows
+        merged.rows += partial.rows
+        if partial.contents is not None:
+            merged.contents = merged.contents or Contents()
+            merged.contents.merge(partial.contents)
         for name, part in partial.statistics.items():
-            if name in merged:
-                merged[name].merge(part)
+            if name in merged.statistics:
+                merged.statistics[name].merge(part)
             else:
-                merged[name] = part
-    return rows, merged
+                merged.statistics[name] = part
+    return merged
 
 
 def fit(data: ResolvedData, training: Training, types: Types | None = None) -> Fitted:
@@ -148,23 +158,26 @@ def fit(data: ResolvedData, training: Training, types: Types | None = None) -> F
     bounds: dict[str, list[float]] = {}
     vocabularies: dict[str, pl.DataFrame] = {}
     labels, mean_weight = tuple[Label, ...](), 1.0
+    contents: Contents | None = None
     first = True
     while (pending := dict(_next_statistics(dense, params))) or first:
-        rows, merged = merge_statistics(training.collect(StatisticsPass(data, params, first, types or {})))
-        if not rows:
+        seen = merge_statistics(training.collect(StatisticsPass(data, params, first, types or {})))
+        merged = seen.statistics
+        if not seen.rows:
             raise data.without_rows("train")
         for name, statistic in pending.items():
-            seen = training.total([name], statistic.keys, 1) if isinstance(statistic, Counts) else merged[name]
-            params[name].append(dense[name].steps[len(params[name])].fit(seen))
+            table = training.total([name], statistic.keys, 1) if isinstance(statistic, Counts) else merged[name]
+            params[name].append(dense[name].steps[len(params[name])].fit(table))
         if first:
             vocabularies = _vocabularies(sparse, training, data.item_feature)
             for name, c in sparse.items():
                 if isinstance(c.encoder, Quantiles) and isinstance(sample := merged[name], ValueSample):
                     bounds[name] = c.encoder.fit(sample)
-            labels, mean_weight = fit_labels(data, rows, merged), fit_weight(data, merged)
+            contents = seen.contents
+            labels, mean_weight = fit_labels(data, seen.rows, merged), fit_weight(data, merged)
         first = False
     of_text = None if types is None else dict(types)
-    return Fitted(data, params, vocabularies, {}, bounds, None, labels, mean_weight, types=of_text)
+    return Fitted(data, params, vocabularies, {}, bounds, None, labels, mean_weight, types=of_text, contents=contents)
 
 
 def _next_statistics(

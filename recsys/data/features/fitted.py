@@ -11,13 +11,14 @@ import numpy as np
 import polars as pl
 
 from recsys.base.parsing import parse
-from recsys.data.features.blocks import ITEM, ROW, WEIGHT
+from recsys.data.features.blocks import CONTENTS, ITEM, ROW, WEIGHT
 from recsys.data.features.dense_columns import LookedUpVector
 from recsys.data.features.encoders import Hash, Lookup
 from recsys.data.features.find_types import canonical_values
 from recsys.data.features.label_columns import kept_columns
 from recsys.data.features.raw_types import RawType
 from recsys.data.features.resolved_data import ResolvedData, feature_spec, plain_labels, resolve, with_zones
+from recsys.data.features.row_contents import Contents
 from recsys.data.features.steps import Params
 from recsys.data.features.value_index import SHORT, ValueIndex
 from recsys.data.features.value_types import Text, ValueType
@@ -79,6 +80,7 @@ class Fitted:
     trainings: the number of trainings that came before, of runs that this one goes on from (start_from)
     waiting: for each table, a frame (value, count, seen) of values that had no row in these trainings
     types: the meaning of each raw column of text; None of an older folder
+    contents: the training rows that features by mean labels were fitted to; None of an older folder, or without such
     """
 
     data: ResolvedData
@@ -93,6 +95,7 @@ class Fitted:
     trainings: int = 0
     waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
     types: dict[str, RawType] | None = None
+    contents: Contents | None = None
 
     def __post_init__(self) -> None:
         self.labels = self.labels or plain_labels(self.data)
@@ -300,6 +303,8 @@ class Fitted:
         (folder / VOCABULARIES).mkdir(parents=True, exist_ok=True)
         # only the first transform of a feature can have a table
         encodings = {name: ps[0]["table"] for name, ps in self.dense.items() if ps and "table" in ps[0]}
+        if self.contents is not None:
+            encodings[CONTENTS] = pl.DataFrame({"hash": self.contents.hashes})
         kinds = {VOCABULARIES: self.vocabularies, ENCODINGS: encodings, WAITING: self.waiting}
         for kind, tables in kinds.items():
             for name, table in tables.items():
@@ -353,7 +358,9 @@ class Fitted:
         waiting = {f.stem: table(WAITING, f.stem) for f in sorted((folder / WAITING).glob("*.parquet"))}
         columns = json.loads((folder / "features.json").read_text(encoding="utf-8")).get("columns")
         types = None if columns is None else {n: RawType.from_json(t) for n, t in columns.items()}
-        before = (state.get("trainings", 0), waiting, types)
+        known = table(ENCODINGS, CONTENTS) if (folder / ENCODINGS / f"{CONTENTS}.parquet").is_file() else None
+        contents = None if known is None else Contents(known["hash"].to_numpy())
+        before = (state.get("trainings", 0), waiting, types, contents)
         return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight, initial, *before)
 
     @staticmethod

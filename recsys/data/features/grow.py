@@ -18,12 +18,13 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.data.features.dense_columns import DenseColumn, LookedUpVector, Target
+from recsys.data.features.dense_columns import DenseColumn, Labels, LookedUpVector
 from recsys.data.features.encoders import EVICT, Vocabulary
 from recsys.data.features.fit import StatisticsPass, Training, merge_statistics, vocabulary_tables
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.label_columns import fit_weight
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.row_contents import targets
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_index import shares
 from recsys.features import OUT_OF_VOCABULARY
@@ -47,22 +48,15 @@ def check_labels(old: Fitted, data: ResolvedData) -> None:
                 raise UserError(f"{now[name].key}.{part.name}={given}: the run has {ran}, {why}")
 
 
-def check_folds(old: Fitted) -> None:
-    """Raise UserError if it is not known in which fold a row of the old training was."""
-    for name, c in old.data.dense_columns.items():
-        if c.steps and isinstance(c.steps[0], Target) and "folds_of" not in old.dense[name][0]:
-            raise UserError(f"{c.key}.transform: target was fitted by an older version, by the places of rows in their "
-                            "files, so that rows which come again would see their own labels; train a new run "
-                            "without start_from")  # fmt: skip
-
-
 def check_growth(old: Fitted, data: ResolvedData) -> None:
     """Raise UserError if the features of `data` are not those that were fitted, or cannot be fitted to more rows."""
     if data.sample_negatives != old.data.sample_negatives:
         ran = old.data.sample_negatives
         raise UserError(f"data.sample_negatives={data.sample_negatives:g}: the run has {ran:g}, for which its "
                         f"predictions are corrected; set {ran:g}, or train a new run")  # fmt: skip
-    check_folds(old)
+    if (encoded := targets(data)) and old.contents is None:
+        why = "target was fitted by an older version, so that rows which come again would see their own labels"
+        raise UserError(f"data.dense.{encoded[0]}.transform: {why}; train a new run without start_from")
     columns = (
         ("dense", old.data.dense_columns, data.dense_columns),
         ("sparse", old.data.sparse_columns, data.sparse_columns),
@@ -98,16 +92,18 @@ def check_growth(old: Fitted, data: ResolvedData) -> None:
 def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
     """Return transforms that are `old` for all that it knows, whose vocabularies also have the new training values.
 
-    Numbers are transformed as before. A table that `old` lacks is fitted to these rows alone.
+    Numbers are transformed as before. A table that `old` lacks is fitted to these rows alone, and so are mean labels if
+    some rows come again, which would see their own labels in the old means.
 
     Args:
         old: the transforms of the run that the training goes on from.
         data: the data config; its features must be equal to the old ones.
         training: the new training rows.
     """
-    params = {name: list(old.dense[name]) for name in data.dense_columns}
-    rows, seen = merge_statistics(training.collect(StatisticsPass(data, params, True, old.types or {})))
-    if not rows:
+    encoded = targets(data)
+    params = {name: [] if name in encoded else list(old.dense[name]) for name in data.dense_columns}
+    seen = merge_statistics(training.collect(StatisticsPass(data, params, True, old.types or {})))
+    if not seen.rows:
         raise data.without_rows("train")
     number = old.trainings + 1
     vocabularies, waiting = {}, {}
@@ -120,15 +116,23 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
         if rules.capacity is not None and rows > rules.capacity:
             say(f"capacity={rules.capacity} of table {table}: the run that this one starts from has given {rows} rows; "
                 "they stay, and new values take the rows of old ones")  # fmt: skip
-    grown = replace(old, data=data, vocabularies=vocabularies, waiting=waiting, trainings=number, items=None)
-    return replace(grown, initial_tables={}, mean_weight=fit_weight(data, seen))
+    dense, contents = old.dense, old.contents
+    if contents is not None and seen.contents is not None and (known := seen.contents.share_in(contents)):
+        which, contents = f"data.dense.{', '.join(encoded)}", seen.contents
+        say(f"{which}: about {known:.0%} of these rows are like rows of the training before: target is fitted to these")
+        for name in encoded:
+            means = data.dense_columns[name].steps[0].fit(training.total([name], Labels.keys, 1))
+            dense = dense | {name: [means, *old.dense[name][1:]]}
+    grown = replace(old, data=data, dense=dense, contents=contents, vocabularies=vocabularies, waiting=waiting)
+    grown = replace(grown, trainings=number, items=None)
+    return replace(grown, initial_tables={}, mean_weight=fit_weight(data, seen.statistics))
 
 
 def reweighted(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
     """Return transforms that are `old`, with weights of a mean of 1 over these training rows, if there are some."""
     weights = replace(data, dense={}, sparse={}, group=None, items=ItemsConfig())
-    rows, seen = merge_statistics(training.collect(StatisticsPass(weights, {}, True, {})))
-    mean = fit_weight(weights, seen) if rows else old.mean_weight
+    seen = merge_statistics(training.collect(StatisticsPass(weights, {}, True, {})))
+    mean = fit_weight(weights, seen.statistics) if seen.rows else old.mean_weight
     return replace(old, data=replace(old.data, weight=data.weight), mean_weight=mean)
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features.blocks import CONTENT, ELEMENT, GROUP, IN_SPLIT, KEY, LINE, ORDER, TIME, BadRow, Block
+from recsys.data.features.blocks import ELEMENT, GROUP, IN_SPLIT, KEY, LINE, ORDER, TIME, BadRow, Block
 from recsys.data.features.label_columns import label_checks, label_exprs
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.features.row_contents import content_columns, row_contents
 from recsys.data.features.value_index import SHORT
 from recsys.data.features.value_types import Check, Moment, Text, as_number, as_value
 
@@ -61,7 +60,7 @@ class RowParser:
         for name, (source, value_type, _) in data.parsed_columns.items():
             columns.append(source.expr(value_type, data.source, schema).alias(name))
         columns += [pl.col(n).fill_null(False) for n in data.conditions]
-        self._columns, self._contents = columns, content_columns(data) if labelled else []
+        self._columns = columns
         every = data.parsed_columns.items()
         self._checked = [(n, source, t) for n, (source, t, _) in every if not isinstance(t, Text)]  # any text is good
 
@@ -77,7 +76,7 @@ class RowParser:
                 same = pl.Series([i], dtype=pl.Int32).new_from_index(0, frame.height)
                 first = first.zip_with(~check.bad | first.is_not_null(), same)
         if first is None:
-            return self._with_contents(frame), block.bad
+            return frame, block.bad
         if block.as_text is not None:  # show bad rows with the file's own text
             return parse_rows(self._data, block.as_text(), labelled=self._labelled)
         wrong = first.is_not_null()
@@ -94,10 +93,7 @@ class RowParser:
         if ELEMENT in frame.columns:
             elements = frame[ELEMENT].filter(wrong).to_list()
             bad = [replace(b, element=element) for b, element in zip(bad, elements, strict=True)]
-        return self._with_contents(frame.filter(~wrong)), block.bad + bad
-
-    def _with_contents(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return frame.with_columns(row_contents(frame, self._contents).alias(CONTENT)) if self._contents else frame
+        return frame.filter(~wrong), block.bad + bad
 
     def _checks(self, raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:
         """Return all checks of parsed rows; a row that fails several has the first one as its reason."""

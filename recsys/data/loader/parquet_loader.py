@@ -139,7 +139,7 @@ class ParquetLoader:
         device: torch.device | None = None,
         upcoming: int = 0,
     ) -> None:
-        self._check, self._device = check, device
+        self._check, self._device, self.negatives = check, device, negatives
         self.upcoming, self._upcoming = deque[Batch](), upcoming
         self._epochs = sys.maxsize if epochs is None else epochs
         self._next: _ChunksAhead | None = None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.blocks import CONTENT, ELEMENT, IN_SPLIT, LINE
+from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, LINE
 from recsys.data.features.dense_columns import Target
 from recsys.data.features.encoders import Hash, Vocabulary
 from recsys.data.features.group_features import CONTEXT
@@ -30,7 +30,7 @@ from recsys.files.user_files import check_name, name_problem, shown_name
 from recsys.schema.data_schema import DataConfig, SequenceConfig
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
-RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, IN_SPLIT, PLACE, CONTENT, ROW, LINE, ELEMENT)
+RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, IN_SPLIT, PLACE, CONTENTS, ROW, LINE, ELEMENT)
 SAMPLES = {
     "clicks": clicks.write_sample,
     "sequences": sequences.write_sample,

@@ -28,7 +28,6 @@ from recsys.data.features import PLACE, parse_rows
 from recsys.data.features.blocks import ELEMENT, LINE, Block
 from recsys.data.features.find_types import sampled_types
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.features.row_contents import content_columns
 from recsys.data.features.value_types import Moment, Time
 from recsys.data.raw import read_sources
 from recsys.data.raw.byte_ranges import FileRange
@@ -300,5 +299,4 @@ def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
     moments = sorted(name for name, t in types.items() if isinstance(t, Moment))
     if data.moments or moments or any(isinstance(t, Time) for t in types.values()):
         moments.append("instants, with fractions of seconds")  # before, a zone's clock was read, to the second
-    parts: list[object] = [source, sides, derive, label, dense, sparse, split, group, moments, data.where]
-    return json.dumps(parts + [c for c in [content_columns(data)] if c], sort_keys=True)
+    return json.dumps([source, sides, derive, label, dense, sparse, split, group, moments, data.where], sort_keys=True)

@@ -35,7 +35,7 @@ from recsys.data.features import Fitted
 from recsys.data.features.encoders import Vocabulary
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.resolved_data import ResolvedData, resolve
-from recsys.data.features.row_contents import content_columns
+from recsys.data.features.row_contents import targets
 from recsys.data.prepare.check_data import SAMPLES, SplitFiles, check_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, label_spec, read_spec, source_spec
 from recsys.data.prepare.engine import Engine, OneMachine
@@ -348,7 +348,7 @@ def _fingerprint(data: ResolvedData, contents: object, *, older: bool = False) -
     # FORMAT 8 missed some values of features with min_count: 0; the next FORMAT is 10
     unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)
     marks = ["recency"] * bool(data.recency_columns)
-    if not older:  # transforms were fitted to all negatives, and a row's fold was that of its place
-        marks += ["thinned"] * (data.sample_negatives < 1) + ["contents"] * bool(content_columns(data))
+    if not older:  # transforms were fitted to all negatives, and did not know their rows again
+        marks += ["thinned"] * (data.sample_negatives < 1) + ["contents"] * bool(targets(data))
     text = json.dumps([FORMAT + unseen, config, contents, *marks], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

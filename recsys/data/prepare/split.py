@@ -7,7 +7,7 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.data.features import KEY, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.blocks import CONTENT, IN_SPLIT, LABEL
+from recsys.data.features.blocks import IN_SPLIT, LABEL
 from recsys.data.features.group_features import CONTEXT, REPEATED, TRAIN
 from recsys.data.features.value_index import shares, shares_of_places
 from recsys.data.prepare.chunks import ParsedChunk
@@ -54,7 +54,7 @@ class Splitter:
     @property
     def columns(self) -> set[str]:
         """The columns of parsed rows that the split depends on."""
-        return {TIME, KEY, SPLIT, IN_SPLIT, CONTENT, *([LABEL] if self._negatives < 1 else [])}
+        return {TIME, KEY, SPLIT, IN_SPLIT, *([LABEL] if self._negatives < 1 else [])}
 
     def assign(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
         """Return the split of each row: (rows,) uint8.
@@ -103,8 +103,7 @@ class Splitter:
             kept = pl.Series(shares_of_places(frame[PLACE].to_numpy(), NEGATIVES_SEED) < self._negatives)
             left_out = which.is_in([TRAIN, REPEATED]) & (frame[LABEL] == 0).fill_null(False) & ~kept
             which = which.set(left_out, CONTEXT)
-        number = CONTENT if CONTENT in frame.columns else PLACE
-        return frame.with_columns(pl.when(which == 0).then(pl.col(number)).alias(ROW)), which
+        return frame.with_columns(pl.when(which == 0).then(pl.col(PLACE)).alias(ROW)), which
 
     def windows(self, frame: pl.DataFrame) -> pl.Series | None:
         """Return the number of each row's window, counted from time 0, (rows,); None without data.split.window."""
