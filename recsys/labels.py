@@ -187,6 +187,11 @@ def label_slices(labels: Sequence[Label]) -> list[slice]:
     return slices
 
 
+def kept_negatives(labels: Sequence[Label]) -> float:
+    """Return the share of the negatives that training rows have; 1 unless data.sample_negatives has left some out."""
+    return next((label.sampled for label in labels if isinstance(label, BinaryLabel)), 1.0)
+
+
 def predict(logits: Tensor, labels: Sequence[Label]) -> Tensor:
     """Return predictions in the units of the labels: (B, L) logits -> (B, L).
 

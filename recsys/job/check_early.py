@@ -143,9 +143,14 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
         why = "set data.items.feature to the sparse feature whose values are the items"
         raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
     if learns_all_rows(cfg):
-        for name, label in data.label_configs.items():
-            if label.only_if is not None and label.otherwise is None:
-                key, why = data.label_key(name), "this model learns a conversion from all rows"
+        names = [*data.label_configs]
+        for i, (name, label) in enumerate(data.label_configs.items()):
+            key = data.label_key(name)
+            if label.only_if in names[i:]:
+                raise UserError(f"{key}.only_if={label.only_if}: this model takes the first label for the click; put "
+                                f"{label.only_if} before {name}")  # fmt: skip
+            if label.only_if is not None and label.otherwise != 0:
+                why = "this model learns a conversion from all rows"
                 raise UserError(f"{key}.only_if={label.only_if}: {why}; set {key}.otherwise=0, the label of the others")
     if model != "ranking" and cfg.numeric is not None:
         why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"

@@ -57,7 +57,16 @@ TRAINER = (
     *("pipeline", "log_*", "save_*", "validate_*", "early_stopping.*"),
 )
 OF_STEPS = (
-    *("optim.*", "dims", "sharding.*", "loader.*", "checkpoint.every_*", "checkpoint.keep_*", "debug.profile_steps"),
+    *(
+        "optim.*",
+        "dims",
+        "sharding.*",
+        "loader.[!b]*",
+        "loader.balance_lists",
+        "checkpoint.every_*",
+        "checkpoint.keep_*",
+        "debug.profile_steps",
+    ),
     *("data.sparse.*.vectors.*", "debug.train_batches", *(f"trainer.{key}" for key in TRAINER)),
 )
 OF_LABEL = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")

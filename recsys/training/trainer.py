@@ -21,6 +21,7 @@ from recsys.files.atomic import write_json
 from recsys.job.build import make, make_scheduler
 from recsys.job.kinds import monitor_of
 from recsys.job.run_config import RunConfig, seconds_of
+from recsys.labels import kept_negatives
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
@@ -247,7 +248,7 @@ def split_loader(
     files = files or prepared.files(split)
     device = local_device(cfg.accelerator, ranks.local_rank)
     pipeline = cfg.pipeline if training else BASE
-    negatives = prepared.fitted.kept_negatives if split == "train" and not (training or thinned) else 1.0
+    negatives = kept_negatives(fitted.labels) if split == "train" and not (training or thinned) else 1.0
     unknown = {}
     if training and cfg.loader.unknown and (names := untrained_unknowns(prepared)):
         unknown = dict.fromkeys(names, cfg.loader.unknown)

@@ -18,6 +18,7 @@ CASES = [
     ("optim.dense.lr=0.5", [TREES, NEIGHBOURS], [ROWS, LISTS]),
     ("trainer.max_epochs=7", [TREES, NEIGHBOURS], [ROWS, LISTS]),
     ("loader.shuffle=false", [TREES, NEIGHBOURS], [ROWS, LISTS]),
+    ("loader.buffer_rows=9", [], [ROWS, LISTS, TREES, NEIGHBOURS]),
     ("trainer.validate_every=2", [TREES, NEIGHBOURS], [ROWS, LISTS]),
     ("protocol.k=[3]", [TREES, ROWS], [NEIGHBOURS, LISTS]),
     ("protocol.negatives=7", [ROWS, LISTS], [[*LISTS, "protocol.candidates=[uniform]"]]),

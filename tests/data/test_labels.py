@@ -196,6 +196,10 @@ def test_measured_training_rows_stand_for_the_negatives_that_were_left_out(tmp_p
             {"label": LabelConfig("y", kind="regression", at_least=1)},
             "data.label.at_least: applies only to kind binary",
         ),
+        (
+            {"labels": {"b": NamedLabelConfig(), "a": NamedLabelConfig(only_if="b", otherwise=2)}},
+            "a.otherwise=2: no label",
+        ),
         ({"labels": {"a": NamedLabelConfig(otherwise=0)}}, "data.labels.a.otherwise=0: is the label of rows"),
         (
             {

@@ -160,7 +160,7 @@ LABELS = "labels: {a: {}, b: {only_if: a}, c: {kind: classes, classes: [red, gre
     [
         ("label: {column: a}", "label: {column: a}, sample_negatives: 0.5", "data.sample_negatives=0.5"),
         ("label: {column: a}, sample_negatives: 0.5", "label: {column: a}", "data.sample_negatives=1"),
-        ("label: {column: w, kind: regression}", "label: {column: b, kind: regression}", "data.label.column=b"),
+        ("label: {column: w, kind: regression}", "label: {column: b, kind: regression}", "data.label.column="),
         ("label: {column: w, kind: regression, log: true}", "label: {column: w, kind: regression}", "data.label.log="),
         ("label: {column: w, at_least: 0.5}", "label: {column: w, at_least: 0.2}", "data.label.at_least=0.2"),
         (LABELS, LABELS.replace("red, green", "green, red"), "data.labels.c.classes="),

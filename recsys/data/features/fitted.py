@@ -26,7 +26,7 @@ from recsys.data.features.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.files import manifest
 from recsys.files.atomic import write_text
-from recsys.labels import BinaryLabel, Label
+from recsys.labels import Label
 from recsys.schema.data_schema import DataConfig, ItemsConfig
 
 VOCABULARIES = "vocabularies"
@@ -111,11 +111,6 @@ class Fitted:
             labels=self.labels,
         )
         return spec if self.items is None else replace(spec, items=self.items.fitted.features)
-
-    @property
-    def kept_negatives(self) -> float:
-        """The share of the negatives that training rows have; 1 unless data.sample_negatives left some out."""
-        return next((x.sampled for x in self.labels if isinstance(x, BinaryLabel)), 1.0)
 
     @property
     def candidates(self) -> pl.Series:

@@ -10,6 +10,7 @@ value that is not in this training's rows. Nothing is removed before a new value
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
@@ -42,7 +43,7 @@ def check_labels(old: Fitted, data: ResolvedData) -> None:
         raise UserError(f"data.labels: the run has {names[0]}, and this config has {names[1]}{why}")
     for name, label in before.items():
         for part in fields(label.config):
-            ran, given = (getattr(c.config, part.name) for c in (label, now[name]))
+            ran, given = (json.dumps(getattr(c.config, part.name)) for c in (label, now[name]))
             if ran != given:
                 why = "by which its labels are read; set it as there, or train a new run"
                 raise UserError(f"{now[name].key}.{part.name}={given}: the run has {ran}, {why}")

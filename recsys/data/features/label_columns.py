@@ -110,8 +110,8 @@ def check_known(data: ResolvedData, labels: Iterable[Label]) -> None:
     for label in labels:
         if label.known < 1:
             key, share = data.label_key(label.name), f"{1 - label.known:.1%} of the training rows lack this label"
-            why = "the model learns it from all rows"
-            raise UserError(f"{key}: {share}, and {why}; set only_if=LABEL and otherwise=0, or leave these rows out")
+            why = f"the model learns it from all rows; leave these out with {data.key}.where"
+            raise UserError(f"{key}: {share}, and {why}, or, if it needs another label, set only_if and otherwise=0")
 
 
 # --- check -----------------------------------------------------------------------------------------------

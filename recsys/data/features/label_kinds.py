@@ -54,7 +54,10 @@ class LabelColumn(ABC):
             )
         if c.positive and c.at_least is not None:
             raise UserError(f"{key}: positive and at_least cannot be combined; remove one of them")
-        return KINDS[c.kind](key, c)
+        label = KINDS[c.kind](key, c)
+        if c.otherwise is not None and not label.valid(pl.Series([c.otherwise])).all():
+            raise UserError(f"{key}.otherwise={c.otherwise:g}: no label of kind {c.kind}{' with log' if c.log else ''}")
+        return label
 
     @property
     def column(self) -> str:
