@@ -21,7 +21,7 @@ IN_FILES = {"classes": (), "log": False, "mean": 0.0, "std": 1.0, "known": 1.0, 
 class Label(ABC):
     """A label: a column of a Batch's labels, which is NaN in rows that have none.
 
-    known: the share of training rows that have this label
+    known: the share of training rows, by weight, that have this label
     """
 
     kind: ClassVar[LabelKind]

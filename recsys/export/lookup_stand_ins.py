@@ -138,7 +138,7 @@ class PooledLookup(nn.Module):
         vectors: dict[str, Tensor] = {}
         for dim, names in self._single.items():
             rows = self._tables.look_up(dim, sparse.singles(names), self.get_buffer(f"starts_{dim}"))
-            if names == self.names:
+            if names == self.names and not self._mixed:
                 return rows
             vectors |= {n: rows[:, i] for i, n in enumerate(names)}
         vectors |= {n: self._pooled(n, sparse.padded(n)) for n in self._lists}

@@ -108,3 +108,21 @@ def test_any_values(pairs: list[tuple[str | None, bool]]) -> None:
         for name in "ntz":
             assert done[name].is_finite().all() and not done[name].null_count()
         assert done["t"].is_between(0, 1).all()
+
+
+def test_target_weighs_rows(tmp_path: Path) -> None:
+    """A row of weight 0 is none, one of weight 2 is two, and another unit changes nothing."""
+    rng = np.random.default_rng(3)
+    users, labels, weights = rng.integers(0, 8, 300), rng.integers(0, 2, 300), rng.integers(0, 3, 300)
+    data = of_yaml("weight: {column: w}\ndense: {t: {column: u, transform: [{target: {smoothing: 3}}]}}")
+    encoded = []
+    for unit in (1, 0.01):
+        frame = rows(data, u=users, y=labels, w=weights * unit).with_columns(pl.int_range(300).alias(ROW))
+        encoded.append(learn(data, frame).apply(frame.drop(ROW))["t"].to_numpy())
+    mean = float(np.average(labels, weights=weights))
+    one = weights.mean()  # the smoothing is that of rows of the mean weight
+    expected = [
+        ((labels * weights)[users == u].sum() + 3 * one * mean) / (weights[users == u].sum() + 3 * one) for u in users
+    ]
+    np.testing.assert_allclose(encoded[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(encoded[1], expected, rtol=1e-6)

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.blocks import LABEL, ROW
+from recsys.data.features.blocks import LABEL, ROW, WEIGHT
 from recsys.data.features.encoders import Lookup
 from recsys.data.features.row_sources import Column, FeatureEntry, LookBack
 from recsys.data.features.steps import FILLS, MinMax, Params, Quantile, Transform, parse_step
@@ -47,7 +47,7 @@ class Count(Transform, name="count"):
 
 
 class Labels(Counts):
-    """Count rows that have the (first) label, and sum the label, by value and by the training row's fold."""
+    """Count rows that have the (first) label, and sum weights and labels, by value and by the training row's fold."""
 
     keys = ("value", "fold")
 
@@ -59,17 +59,19 @@ class Labels(Counts):
         index = values.to_numpy().astype(np.int64) * self._folds + fold_of(frame[ROW].to_numpy(), self._folds)
         label = frame[LABEL].to_numpy().astype(np.float64)
         known = ~np.isnan(label)  # one of several labels may be missing
+        weight = frame[WEIGHT].to_numpy().astype(np.float64) if WEIGHT in frame.columns else np.ones(len(label))
         self._sum("count", index[known], None)
-        self._sum("sum", index[known], label[known])
+        self._sum("weight", index[known], weight[known])
+        self._sum("sum", index[known], (weight * label)[known])
 
     def table(self, values: pl.Series) -> pl.DataFrame:
-        """Return the columns value, fold, count, sum."""
+        """Return the columns value, fold, count, weight, sum."""
         return self._rows(values, self._folds)
 
 
 @dataclass(frozen=True)
 class Target(Transform, name="target"):
-    """The mean label of the value in the training split, smoothed by `smoothing` extra rows of the overall mean.
+    """The (weighted) mean label of the value in the training split, smoothed by `smoothing` rows of the overall mean.
 
     A training row gets its value's mean over all other folds, so that its own label does not leak into its input.
     A row's fold is a hash of its place. Rows outside the training split get the mean over all folds. Unseen values get
@@ -93,18 +95,20 @@ class Target(Transform, name="target"):
 
     def fit(self, seen: pl.DataFrame) -> Params:
         """Return the overall mean and a table: each value's mean over all folds (`all`) and all but one (`but_0`)."""
-        prior = float(seen["sum"].sum()) / float(seen["count"].sum())
-        whole = pl.col("sum").sum(), pl.col("count").sum()
+        total = float(seen["weight"].sum()) or 1.0
+        prior, of_one = float(seen["sum"].sum()) / total, total / float(seen["count"].sum())  # the weight of a row
+        seen = seen.with_columns(pl.col("sum", "weight") / of_one)
+        whole = pl.col("sum").sum(), pl.col("weight").sum()
         columns = [self._mean(*whole, prior).alias("all")]
         for fold in range(self.folds):
             own = pl.col("fold") == fold
-            less = [w - pl.col(c).filter(own).sum() for w, c in zip(whole, ("sum", "count"), strict=True)]
+            less = [w - pl.col(c).filter(own).sum() for w, c in zip(whole, ("sum", "weight"), strict=True)]
             columns.append(self._mean(less[0], less[1], prior).alias(f"but_{fold}"))
         return {"prior": prior, "table": seen.group_by("value", maintain_order=True).agg(columns)}
 
     def _mean(self, total: pl.Expr, rows: pl.Expr, prior: float) -> pl.Expr:
         mean = (total + self.smoothing * prior) / (rows.cast(pl.Float64) + self.smoothing)
-        return pl.when(rows + self.smoothing > 0).then(mean).otherwise(prior)  # 0 / 0 without smoothing
+        return pl.when(rows + self.smoothing > 1e-9).then(mean).otherwise(prior)  # 0 / 0 without smoothing
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         means = np.vstack([np.full(1 + self.folds, p["prior"]), p["table"].drop("value").to_numpy()])

@@ -85,15 +85,16 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
     Raises:
         UserError: no training row has one of the labels, or all have the same binary label.
     """
-    labels = []
+    labels, weight = [], fit_weight(data, seen)
     for (column, c), label in zip(label_columns(data).items(), plain_labels(data), strict=True):
         moments = seen[column]
-        if not moments.n:
+        if not moments.weight:
             raise UserError(f"{c.key}: no training row has this label; change data.split")
+        known = 1.0 if moments.n == rows else moments.weight / (weight * rows)
         hint = f"check {c.key} or {data.key}.split"
         if data.item_feature is not None and not data.labels:
             hint += f", or set {c.key}.column=null for a model that retrieves items"
-        labels.append(c.fitted(replace(label, known=moments.n / rows), moments, hint))
+        labels.append(c.fitted(replace(label, known=known), moments, hint))
     return tuple(labels)
 
 

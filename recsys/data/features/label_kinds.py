@@ -9,7 +9,7 @@ from typing import ClassVar
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features.blocks import BLANK
+from recsys.data.features.blocks import BLANK, WEIGHT
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import as_number, as_value
 from recsys.labels import BinaryLabel, ClassLabel, Label, LabelKind, NumberLabel
@@ -20,7 +20,22 @@ TRUTH = {"true": 1.0, "false": 0.0}  # labels, as pandas and Python write them
 MOST_CLASSES = 10_000
 
 
-class LogMoments(Moments):
+class LabelMoments(Moments):
+    """Moments of a label. weight: the sum of the weights of the rows that have it, or their number"""
+
+    weight = 0.0
+
+    def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
+        super().add(values, frame)
+        has = values.is_not_null()
+        self.weight += float(frame[WEIGHT].cast(pl.Float64).filter(has).sum() if WEIGHT in frame.columns else has.sum())
+
+    def merge(self, other: Moments) -> None:
+        super().merge(other)
+        self.weight += getattr(other, "weight", 0.0)  # the base class merges what it adds
+
+
+class LogMoments(LabelMoments):
     """Moments of ln(1 + value)."""
 
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
@@ -86,9 +101,9 @@ class LabelColumn(ABC):
     def label(self, name: str, sampled: float) -> Label:
         """Return the label without what is fitted. sampled: the share of negatives that are kept for training"""
 
-    def statistic(self) -> Moments:
+    def statistic(self) -> LabelMoments:
         """Return the statistic of the training rows that have the label."""
-        return Moments()
+        return LabelMoments()
 
     def fitted(self, label: Label, seen: Moments, hint: str) -> Label:
         """Return the label with what is fitted to its statistic. hint: what to do if nothing can be fitted"""
@@ -154,8 +169,8 @@ class NumberLabelColumn(LabelColumn):
     def label(self, name: str, sampled: float) -> NumberLabel:
         return NumberLabel(name, log=self.config.log)
 
-    def statistic(self) -> Moments:
-        return LogMoments() if self.config.log else Moments()
+    def statistic(self) -> LabelMoments:
+        return LogMoments() if self.config.log else LabelMoments()
 
     def fitted(self, label: Label, seen: Moments, hint: str) -> Label:
         assert isinstance(label, NumberLabel)
