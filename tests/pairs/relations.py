@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import sample
 from case import Case, Trial, in_columns
 from settings import BY_STEPS, CLOSED, LABELS, ONE_LABEL, RETRIEVERS, STEPWISE, Chosen, When, legal
 from sklearn.metrics import log_loss, roc_auc_score
@@ -21,6 +22,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from recsys.base.errors import UserError
 from recsys.data.features import LABEL
 from recsys.export.artefact import load
+from recsys.online.predictor import predict_files
+from recsys.online.recommender import recommend_files
 from recsys.online.servable import Query
 
 Check = Callable[[Case], None]
@@ -49,6 +52,7 @@ LEARNS = {"model": BY_STEPS["model"] | STEPWISE["model"]}
 WHOLE = {"batches": ["full"], "trainer.precision": ["None"], "data.sample_negatives": ["None"]}  # one batch an epoch
 ALONE = {"split": ["files", "hash", "kfold"]}  # other rows do not move a row to another split
 WEIGHTED = {"weights": ["column"]}
+COUNTS = ["rows", "gauc_rows"]
 
 
 def relation(when: When | None = None, given: Given | None = None) -> Callable[[Check], Check]:
@@ -100,7 +104,7 @@ def weight_zero_is_absence(case: Case) -> None:
     """All rows once more with weight 0 and another label: the statistics of features are the same."""
     others = {name: 1 - pl.col(name) for name in ("click", "like", "buy")}
     wrong = {**others, "num": 3 * pl.col("num"), "cls": pl.lit("red"), "weight": pl.lit(0.0)}
-    same(case.train(files=each(case, lambda rows: pl.concat([rows, rows.with_columns(**wrong)]))), case.base, ["rows"])
+    same(case.train(files=each(case, lambda rows: pl.concat([rows, rows.with_columns(**wrong)]))), case.base, COUNTS)
 
 
 @relation(
@@ -111,7 +115,7 @@ def weight_two_is_twice(case: Case) -> None:
     some = pl.col("x") > 0.3
     twice = each(case, lambda rows: pl.concat([rows, rows.filter(some)]))
     heavy = each(case, lambda rows: rows.with_columns(weight=pl.col("weight") * pl.when(some).then(2).otherwise(1)))
-    same(case.train(files=twice), case.train(files=heavy), ["rows"])
+    same(case.train(files=twice), case.train(files=heavy), COUNTS)
 
 
 def in_grams(case: Case) -> dict[str, pl.DataFrame]:
@@ -129,8 +133,9 @@ def another_unit_of_weights_later(case: Case) -> None:
 
 
 @relation(RANKS, WHOLE | ALONE | {"dense": ["plain", "standardise", "quantile"]})
-def order_of_rows(case: Case) -> None:
-    same(case.train(files=each(case, lambda rows: rows.sample(fraction=1, shuffle=True, seed=5))), case.base)
+def order_of_files_and_rows(case: Case) -> None:
+    shuffled = each(case, lambda rows: rows.sample(fraction=1, shuffle=True, seed=5))
+    same(case.train(files=dict(reversed(shuffled.items()))), case.base)
 
 
 @relation(LISTS | {"model": CLOSED})
@@ -155,6 +160,13 @@ def order_of_columns(case: Case) -> None:
 def an_unread_column(case: Case) -> None:
     unread = pl.int_range(pl.len()).cast(pl.String).alias("unread")
     same(case.train(files=each(case, lambda rows: rows.with_columns(unread))), case.base, near=1e-6)
+
+
+@relation(LISTS | {"model": CLOSED, "items": {"file"}})
+def an_item_that_nobody_saw(case: Case) -> None:
+    new = pl.DataFrame({"item": ["nobody"], "brand": ["b0"]})
+    more = case.train(files={**case.files, "items": pl.concat([sample.items(), new])}).answers
+    agree({k: more[k] for k in case.base.answers}, case.base.answers, 1e-6)
 
 
 # config
@@ -191,7 +203,7 @@ def order_of_labels(case: Case) -> None:
     same(case.train(data={**case.data, "labels": {"like": {}, "click": {}}}), case.base)
 
 
-@relation()
+@relation(given={"trainer.precision": ["None"]})
 def batches_of_evaluation(case: Case) -> None:
     same(case.train("trainer.eval_batch_size=7"), case.base, near=1e-4)
 
@@ -199,6 +211,11 @@ def batches_of_evaluation(case: Case) -> None:
 @relation()
 def another_thread(case: Case) -> None:
     same(case.train("trainer.threads=2"), case.base)
+
+
+@relation(RANKS | LEARNS | {"sharding": {"rowwise"}}, WHOLE | {"data.split.window": ["None"]})
+def another_process(case: Case) -> None:
+    same(case.train("trainer.devices=2"), case.base)
 
 
 # negatives
@@ -365,6 +382,22 @@ def exported_as_it_predicts(case: Case) -> None:
     expected = in_columns(case.base.run.predict(rows, allow_unknown=True))
     for name, values in zip(expected.columns, outputs.values(), strict=True):
         agree(dict(enumerate(values.tolist())), dict(enumerate(expected[name])), 0.02)  # of bf16
+
+
+@relation()
+def predicted_files_are_frames(case: Case) -> None:
+    """The command's file of predictions holds what Python gets for a frame."""
+    rows, output, run = case.files["test" if case.ranks else "train"], case.folder / "out.parquet", case.base.run
+    rows.write_csv(case.folder / "rows.csv")
+    how: dict[str, Any] = {"checkpoint": "best", "batch_size": 50, "allow_unknown": True}
+    if case.ranks:
+        predict_files(str(run.path), [case.folder / "rows.csv"], output, **how)
+        found, expected = pl.read_parquet(output), in_columns(run.predict(rows, allow_unknown=True))
+        for name, values in zip(found.columns[2:], expected, strict=True):
+            agree(dict(enumerate(found[name])), dict(enumerate(values)), 0.02)  # of bf16
+    else:
+        recommend_files(str(run.path), [case.folder / "rows.csv"], output, k=3, filter_history=None, **how)
+        assert pl.read_parquet(output)["items"].to_list() == case.base.lists(3)["items"].to_list()
 
 
 def served_lists(case: Case, *overrides: str) -> tuple[list[list[str]], list[list[float]], pl.DataFrame]:
