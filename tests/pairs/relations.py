@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 import sample
 from case import Case, Trial, in_columns
-from settings import BY_STEPS, CLOSED, LABELS, ONE_LABEL, RETRIEVERS, STEPWISE, Chosen, When, legal
+from settings import BY_STEPS, CLOSED, LABELS, ONE_LABEL, RANKERS, RETRIEVERS, STEPWISE, Chosen, When, legal
 from sklearn.metrics import log_loss, roc_auc_score
 
 from recsys.base.errors import UserError
@@ -53,6 +53,10 @@ WHOLE = {"batches": ["full"], "trainer.precision": ["None"], "data.sample_negati
 ALONE = {"split": ["files", "hash", "kfold"]}  # other rows do not move a row to another split
 WEIGHTED = {"weights": ["column"]}
 COUNTS = ["rows", "gauc_rows"]
+# a target's fold, and which of the rows of one moment are among the last three, are matters of places
+SINGLE = {"features": ["items", "noise"], "dense": ["plain", "standardise", "quantile"]}
+WITHOUT_DIN = RANKS | {"model": {*RANKERS} - {"din"}}
+BY_WEIGHT = RANKS | {"model": BY_STEPS["model"] - {"din"}}  # trees count the rows of leaves
 
 
 def relation(when: When | None = None, given: Given | None = None) -> Callable[[Check], Check]:
@@ -96,10 +100,7 @@ def each(case: Case, change: Callable[[pl.DataFrame], pl.DataFrame]) -> dict[str
 # rows
 
 
-@relation(
-    RANKS | LEARNS,
-    WHOLE | ALONE | WEIGHTED | {"features": ["items", "noise"], "encoder": ["vocabulary", "hash", "capacity"]},
-)
+@relation(BY_WEIGHT, WHOLE | ALONE | WEIGHTED | SINGLE | {"encoder": ["vocabulary", "hash", "capacity"]})
 def weight_zero_is_absence(case: Case) -> None:
     """All rows once more with weight 0 and another label: the statistics of features are the same."""
     others = {name: 1 - pl.col(name) for name in ("click", "like", "buy")}
@@ -108,7 +109,7 @@ def weight_zero_is_absence(case: Case) -> None:
 
 
 @relation(
-    RANKS | LEARNS,
+    BY_WEIGHT,
     WHOLE | ALONE | WEIGHTED | {"features": ["items"], "encoder": ["hash"], "dense": ["plain"], "numeric": ["None"]},
 )
 def weight_two_is_twice(case: Case) -> None:
@@ -132,7 +133,7 @@ def another_unit_of_weights_later(case: Case) -> None:
     same(case.go_on(case.base, files=in_grams(case)), case.go_on(case.base, files=case.files))
 
 
-@relation(RANKS, WHOLE | ALONE | {"dense": ["plain", "standardise", "quantile"]})
+@relation(WITHOUT_DIN, WHOLE | ALONE | SINGLE)
 def order_of_files_and_rows(case: Case) -> None:
     shuffled = each(case, lambda rows: rows.sample(fraction=1, shuffle=True, seed=5))
     same(case.train(files=dict(reversed(shuffled.items()))), case.base)
@@ -143,7 +144,7 @@ def order_of_lines(case: Case) -> None:
     same(case.train(files=each(case, lambda rows: rows.sort("user", "ts", descending=True))), case.base)
 
 
-@relation(RANKS | {"split": {"time"}}, WHOLE | {"dense": ["plain", "standardise", "quantile"]})
+@relation(WITHOUT_DIN | {"split": {"time"}}, WHOLE | SINGLE)
 def order_of_equal_times(case: Case) -> None:
     def shuffled(rows: pl.DataFrame) -> pl.DataFrame:
         return rows.sample(fraction=1, shuffle=True, seed=5).sort("ts", maintain_order=True)
