@@ -84,6 +84,7 @@ UNSEEN = (  # or begins with: what `data` reads has its own checks, and a model'
         "debug.",
         "sweep.",
         "logger",
+        "seed",
         "run_dir",
         "resume",
         "start_from",
