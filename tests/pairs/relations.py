@@ -51,7 +51,8 @@ RANKS, LISTS = {"array": {"ranking"}}, {"array": {"retrieval"}}
 LEARNS = {"model": BY_STEPS["model"] | STEPWISE["model"]}
 WHOLE = {"batches": ["full"], "trainer.precision": ["None"], "data.sample_negatives": ["None"]}  # one batch an epoch
 ALONE = {"split": ["files", "hash", "kfold"]}  # other rows do not move a row to another split
-WEIGHTED = {"weights": ["column"]}
+# numbers are scaled by the mean of all rows, whatever their weights
+WEIGHTED = {"weights": ["column"], "labels": ["click", "two", "nested", "classes", "mixed"]}
 COUNTS = ["rows", "gauc_rows"]
 # a target's fold, and which of the rows of one moment are among the last three, are matters of places
 SINGLE = {"features": ["items", "noise"], "dense": ["plain", "standardise", "quantile"]}
