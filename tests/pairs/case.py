@@ -123,7 +123,7 @@ class Case:
         name = root.name
         given = {
             "name": name,
-            "source": {"files": [f"{file}.csv" for file in files or self.files]},
+            "source": {"files": [f"{f}.csv" for f in files or self.files if f in self.files]},
             **(data or self.data),
         }
         (self.folder / "conf" / "data").mkdir(parents=True, exist_ok=True)
@@ -142,9 +142,9 @@ class Case:
         self.trials += 1
         root = self.folder / f"raw{self.trials}"
         root.mkdir()
+        sample.write_sides(root)
         for file, rows in files.items():
             rows.write_csv(root / f"{file}.csv")
-        sample.write_sides(root)
         return root
 
     def _trained(self, overrides: Sequence[str]) -> Trial:

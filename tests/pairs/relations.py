@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import sample
 from case import Case, Trial, in_columns
-from settings import BY_STEPS, CLOSED, LABELS, ONE_LABEL, RETRIEVERS, STEPWISE, Chosen, When, legal
+from settings import BY_STEPS, CLOSED, LABELS, ONE_LABEL, RANKERS, RETRIEVERS, STEPWISE, Chosen, When, legal
 from sklearn.metrics import log_loss, roc_auc_score
 
 from recsys.base.errors import UserError
 from recsys.data.features import LABEL
 from recsys.export.artefact import load
+from recsys.online.predictor import predict_files
+from recsys.online.recommender import recommend_files
 from recsys.online.servable import Query
 
 Check = Callable[[Case], None]
@@ -48,7 +51,13 @@ RANKS, LISTS = {"array": {"ranking"}}, {"array": {"retrieval"}}
 LEARNS = {"model": BY_STEPS["model"] | STEPWISE["model"]}
 WHOLE = {"batches": ["full"], "trainer.precision": ["None"], "data.sample_negatives": ["None"]}  # one batch an epoch
 ALONE = {"split": ["files", "hash", "kfold"]}  # other rows do not move a row to another split
-WEIGHTED = {"weights": ["column"]}
+# numbers are scaled by the mean of all rows, whatever their weights
+WEIGHTED = {"weights": ["column"], "labels": ["click", "two", "nested", "classes", "mixed"]}
+COUNTS = ["rows", "gauc_rows"]
+# a target's fold, and which of the rows of one moment are among the last three, are matters of places
+SINGLE = {"features": ["items", "noise"], "dense": ["plain", "standardise", "quantile"]}
+WITHOUT_DIN = RANKS | {"model": {*RANKERS} - {"din"}}
+BY_WEIGHT = RANKS | {"model": BY_STEPS["model"] - {"din"}}  # trees count the rows of leaves
 
 
 def relation(when: When | None = None, given: Given | None = None) -> Callable[[Check], Check]:
@@ -92,26 +101,23 @@ def each(case: Case, change: Callable[[pl.DataFrame], pl.DataFrame]) -> dict[str
 # rows
 
 
-@relation(
-    RANKS | LEARNS,
-    WHOLE | ALONE | WEIGHTED | {"features": ["items", "noise"], "encoder": ["vocabulary", "hash", "capacity"]},
-)
+@relation(BY_WEIGHT, WHOLE | ALONE | WEIGHTED | SINGLE | {"encoder": ["vocabulary", "hash", "capacity"]})
 def weight_zero_is_absence(case: Case) -> None:
     """All rows once more with weight 0 and another label: the statistics of features are the same."""
     others = {name: 1 - pl.col(name) for name in ("click", "like", "buy")}
     wrong = {**others, "num": 3 * pl.col("num"), "cls": pl.lit("red"), "weight": pl.lit(0.0)}
-    same(case.train(files=each(case, lambda rows: pl.concat([rows, rows.with_columns(**wrong)]))), case.base, ["rows"])
+    same(case.train(files=each(case, lambda rows: pl.concat([rows, rows.with_columns(**wrong)]))), case.base, COUNTS)
 
 
 @relation(
-    RANKS | LEARNS,
+    BY_WEIGHT,
     WHOLE | ALONE | WEIGHTED | {"features": ["items"], "encoder": ["hash"], "dense": ["plain"], "numeric": ["None"]},
 )
 def weight_two_is_twice(case: Case) -> None:
     some = pl.col("x") > 0.3
     twice = each(case, lambda rows: pl.concat([rows, rows.filter(some)]))
     heavy = each(case, lambda rows: rows.with_columns(weight=pl.col("weight") * pl.when(some).then(2).otherwise(1)))
-    same(case.train(files=twice), case.train(files=heavy), ["rows"])
+    same(case.train(files=twice), case.train(files=heavy), COUNTS)
 
 
 def in_grams(case: Case) -> dict[str, pl.DataFrame]:
@@ -128,9 +134,10 @@ def another_unit_of_weights_later(case: Case) -> None:
     same(case.go_on(case.base, files=in_grams(case)), case.go_on(case.base, files=case.files))
 
 
-@relation(RANKS, WHOLE | ALONE | {"dense": ["plain", "standardise", "quantile"]})
-def order_of_rows(case: Case) -> None:
-    same(case.train(files=each(case, lambda rows: rows.sample(fraction=1, shuffle=True, seed=5))), case.base)
+@relation(WITHOUT_DIN, WHOLE | ALONE | SINGLE)
+def order_of_files_and_rows(case: Case) -> None:
+    shuffled = each(case, lambda rows: rows.sample(fraction=1, shuffle=True, seed=5))
+    same(case.train(files=dict(reversed(shuffled.items()))), case.base)
 
 
 @relation(LISTS | {"model": CLOSED})
@@ -138,7 +145,7 @@ def order_of_lines(case: Case) -> None:
     same(case.train(files=each(case, lambda rows: rows.sort("user", "ts", descending=True))), case.base)
 
 
-@relation(RANKS | {"split": {"time"}}, WHOLE | {"dense": ["plain", "standardise", "quantile"]})
+@relation(WITHOUT_DIN | {"split": {"time"}}, WHOLE | SINGLE)
 def order_of_equal_times(case: Case) -> None:
     def shuffled(rows: pl.DataFrame) -> pl.DataFrame:
         return rows.sample(fraction=1, shuffle=True, seed=5).sort("ts", maintain_order=True)
@@ -155,6 +162,13 @@ def order_of_columns(case: Case) -> None:
 def an_unread_column(case: Case) -> None:
     unread = pl.int_range(pl.len()).cast(pl.String).alias("unread")
     same(case.train(files=each(case, lambda rows: rows.with_columns(unread))), case.base, near=1e-6)
+
+
+@relation(LISTS | {"model": CLOSED, "items": {"file"}})
+def an_item_that_nobody_saw(case: Case) -> None:
+    new = pl.DataFrame({"item": ["nobody"], "brand": ["b0"]})
+    more = case.train(files={**case.files, "items": pl.concat([sample.items(), new])}).answers
+    agree({k: more[k] for k in case.base.answers}, case.base.answers, 1e-6)
 
 
 # config
@@ -191,7 +205,7 @@ def order_of_labels(case: Case) -> None:
     same(case.train(data={**case.data, "labels": {"like": {}, "click": {}}}), case.base)
 
 
-@relation()
+@relation(given={"trainer.precision": ["None"]})
 def batches_of_evaluation(case: Case) -> None:
     same(case.train("trainer.eval_batch_size=7"), case.base, near=1e-4)
 
@@ -199,6 +213,11 @@ def batches_of_evaluation(case: Case) -> None:
 @relation()
 def another_thread(case: Case) -> None:
     same(case.train("trainer.threads=2"), case.base)
+
+
+@relation(RANKS | LEARNS | {"sharding": {"rowwise"}}, WHOLE | {"data.split.window": ["None"]})
+def another_process(case: Case) -> None:
+    same(case.train("trainer.devices=2"), case.base)
 
 
 # negatives
@@ -329,13 +348,14 @@ def calibrated_on_validation(case: Case) -> None:
 
 
 @relation(
-    LISTS,
+    LISTS | {"model": {*RETRIEVERS} - {"mf"}},  # which lists no items that only a table has
     {
         "split": ["leave_one_out"],
         "protocol.candidates": ["None"],
-        "protocol.filter_history": ["None"],
+        "protocol.filter_history": ["False"],
         "rows": ["none"],
-    },
+    }
+    | {"data.sparse.item.min_count": ["None"], "data.k_core": ["None"]},  # lists hold no rare items, evaluation does
 )
 def metrics_are_those_of_the_lists(case: Case) -> None:
     ordered, recommender = case.files["train"].sort("user", "ts"), case.base.run.recommender
@@ -365,6 +385,22 @@ def exported_as_it_predicts(case: Case) -> None:
     expected = in_columns(case.base.run.predict(rows, allow_unknown=True))
     for name, values in zip(expected.columns, outputs.values(), strict=True):
         agree(dict(enumerate(values.tolist())), dict(enumerate(expected[name])), 0.02)  # of bf16
+
+
+@relation()
+def predicted_files_are_frames(case: Case) -> None:
+    """The command's file of predictions holds what Python gets for a frame."""
+    rows, output, run = case.files["test" if case.ranks else "train"], case.folder / "out.parquet", case.base.run
+    rows.write_csv(case.folder / "rows.csv")
+    how: dict[str, Any] = {"checkpoint": "best", "batch_size": 50, "allow_unknown": True}
+    if case.ranks:
+        predict_files(str(run.path), [case.folder / "rows.csv"], output, **how)
+        found, expected = pl.read_parquet(output), in_columns(run.predict(rows, allow_unknown=True))
+        for name, values in zip(found.columns[2:], expected, strict=True):
+            agree(dict(enumerate(found[name])), dict(enumerate(values)), 0.02)  # of bf16
+    else:
+        recommend_files(str(run.path), [case.folder / "rows.csv"], output, k=3, filter_history=None, **how)
+        assert pl.read_parquet(output)["items"].to_list() == case.base.lists(3)["items"].to_list()
 
 
 def served_lists(case: Case, *overrides: str) -> tuple[list[list[str]], list[list[float]], pl.DataFrame]:

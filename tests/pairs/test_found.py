@@ -26,6 +26,8 @@ FOUND: list[tuple[str, str, dict[str, str]]] = [
     ("a_run_is_what_its_config_says", "ranking", {"labels": "classes"}),
     ("a_run_is_what_its_config_says", "ranking", {"labels": "number"}),
     ("another_unit_of_weights_later", "ranking", {"weights": "column"}),
+    # rows of weight 0 counted where the loss of a label is divided by the number of rows that have it
+    ("weight_zero_is_absence", "ranking", {"labels": "nested", "optimizer": "sgd"}),
     ("more_values_later", "ranking", {"model": "deepfm", "dims": "auto"}),
     # target encoding knew the folds of rows by their places in the files
     ("a_random_column_stays_random", "ranking", {"dense": "target"}),

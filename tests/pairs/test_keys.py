@@ -23,9 +23,9 @@ from recsys.schema.fields import flatten
 KINDS = {
     "ranking": complete("ranking", {"model": "dlrm", "batches": "small"}),
     "trees": complete("ranking", {"model": "gbm"}),
-    "retrieval": complete("retrieval", {"model": "sasrec", "batches": "small"}),
-    "closed_form": complete("retrieval", {"items": "file"}),
-    "generative": complete("retrieval", {"model": "tiger", "batches": "small"}),
+    "retrieval": complete("retrieval", {"model": "sasrec", "batches": "small", "lists": "short"}),
+    "closed_form": complete("retrieval", {"items": "file", "lists": "short"}),
+    "generative": complete("retrieval", {"model": "tiger", "batches": "small", "lists": "short"}),
 }
 KEYS = [  # another value of each key, with what it needs
     *("metrics.gauc=user", "metrics.k=[2]", "metrics.slices=[item]", "metrics.slice_values=3", "metrics.bins=5"),
@@ -39,7 +39,7 @@ KEYS = [  # another value of each key, with what it needs
     *("trainer.precision=bf16-mixed", "trainer.loss_scale=8", "trainer.tf32=true", "trainer.log_every_n_steps=1"),
     *("trainer.validate_every=2", "trainer.validate_every_n_steps=2", "trainer.max_time=00:00:00:00"),
     *("trainer.early_stopping.patience=1 trainer.max_epochs=30",),
-    *("loader.shuffle=false", "loader.buffer_rows=3", "calibration=platt", "seed=3", "debug.train_batches=1"),
+    *("loader.shuffle=false", "loader.buffer_rows=3", "calibration=platt", "debug.train_batches=1"),
     *("checkpoint.every_n_steps=1 checkpoint.keep_last=2", "checkpoint.keep_best=2"),
     *("data.label.at_least=1.5", "data.label.positive=['0']", "data.label.kind=regression", "data.label.log=true"),
     *("data.label.only_if=like", "+data.labels.like={}", "data.weight.column=weight", "data.sample_negatives=0.5"),
@@ -50,7 +50,7 @@ KEYS = [  # another value of each key, with what it needs
     *("data.sequences.held_out=all", "data.sequences.reverse=true", "data.semantic_ids.method=rqvae"),
     *("data.semantic_ids.levels=3", "data.semantic_ids.size=5", "data.semantic_ids.seed=3"),
     *("data.items.ids=false", "data.items.key=item", "data.items.format=csv", "data.items.names=[item,brand]"),
-    *("+data.sparse.item.min_count=14", "+data.sparse.item.capacity=9", "+data.sparse.item.max_length=1"),
+    *("+data.sparse.item.min_count=25", "+data.sparse.item.capacity=9", "+data.sparse.item.max_length=1"),
     *("+data.sparse.item.pooling=mean", "+data.sparse.item.vectors={file: vectors.parquet, key: item} model.dim=4"),
 ]
 UNSEEN = (  # or begins with: what `data` reads has its own checks, and a model's keys are those of its class
@@ -84,6 +84,7 @@ UNSEEN = (  # or begins with: what `data` reads has its own checks, and a model'
         "debug.",
         "sweep.",
         "logger",
+        "seed",
         "run_dir",
         "resume",
         "start_from",
