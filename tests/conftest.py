@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import settings
 
 for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):  # before torch is imported: as many processes as cores run at once
     os.environ.setdefault(name, "1")
+os.environ.setdefault("RECSYS_PAIRS_SEED", f"{datetime.now(UTC):%Y%m%d}")  # one for all processes, also at midnight
 ROOT = Path(__file__).resolve().parents[1]
 if sys.dont_write_bytecode:  # processes that tests start would compile torch each, in 12 seconds
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -10,13 +10,12 @@ import os
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cache
 from itertools import combinations as subsets
 from itertools import permutations, product
 from typing import Any
 
-SEED = os.environ.get("RECSYS_PAIRS_SEED") or datetime.now(UTC).strftime("%Y%m%d")
+SEED = os.environ["RECSYS_PAIRS_SEED"]  # by default the date (tests/conftest.py)
 Chosen = Mapping[str, str]  # setting -> the name of its value
 Row = tuple[tuple[str, str], ...]  # settings and their values
 Pair = tuple[tuple[str, str], ...]

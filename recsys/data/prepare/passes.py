@@ -179,7 +179,7 @@ class Build:
         if (self.folder / RAW_SCHEMA).exists():
             return Fitted.load(self.folder)
         if self.fitted is not None and not self.grows and self.data.weight_column is None:
-            return self._save(self.fitted)
+            return self._save(replace(self.fitted, data=replace(self.fitted.data, weight=self.data.weight)))
         scratch = self.folder / "counts"
         with bar("fitting", sum(c.rows for c in chunks)) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
