@@ -20,7 +20,6 @@ from recsys.labels import CALIBRATIONS, Label, NumberLabel, ScalarLabel
 STEPS = 100  # of Newton's method, which needs fewer than ten
 SMALLEST = 1e-7  # probabilities are at least this far from 0 and 1
 STEP = "step"  # a key of calibration.json
-STEEPEST = 20.0  # slope of an isotonic calibration
 MOST_POINTS = 1 << 16  # different probabilities that isotonic regression looks at
 
 
@@ -42,7 +41,7 @@ def calibrate(label: ScalarLabel, rows: Rows, method: str) -> ScalarLabel:
     x = x if numbers else np.clip(x, SMALLEST, 1 - SMALLEST)
     weight = rows.weights
     if method == "isotonic":
-        at, values = _without_jumps(*_isotonic(x, y, weight))
+        at, values = _isotonic(x, y, weight)
         values = values if numbers else np.clip(values, SMALLEST, 1 - SMALLEST)
         return replace(label, isotonic=(tuple(at.tolist()), tuple(values.tolist())))
     if not numbers:
@@ -105,22 +104,6 @@ def _isotonic(p: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[np.
     at = np.stack([x[starts], x[stops]], 1).ravel()
     kept = np.append(True, np.diff(at) > 0)
     return at[kept], np.repeat(means, 2)[kept]
-
-
-def _without_jumps(at: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points of a non-decreasing function with its steep rises widened to a slope of STEEPEST.
-
-    Between two predictions that are almost equal, a function that jumps makes much of differences of rounding, by which
-    two machines or an exported graph differ. The result is the mean of the highest function of this slope below
-    the given one and the lowest above it.
-    """
-    rise, width = np.diff(values), np.diff(at)
-    steep = np.flatnonzero(rise > STEEPEST * width)
-    ends = [at[steep] - rise[steep] / STEEPEST, at[steep + 1] + rise[steep] / STEEPEST]
-    x = np.unique(np.clip(np.concatenate([at, *ends]), at[0], at[-1]))
-    line = np.interp(x, at, values) - STEEPEST * x
-    above, below = np.maximum.accumulate(line[::-1])[::-1], np.minimum.accumulate(line)
-    return x, (above + below) / 2 + STEEPEST * x
 
 
 def save(run: Path, labels: tuple[Label, ...], checkpoint: Path | None = None) -> None:

@@ -17,9 +17,10 @@ from recsys.data.features.arrays import Arrays
 from recsys.data.features.blocks import LINE, ORDER
 from recsys.data.raw import read_sources
 from recsys.files.atomic import finite
-from recsys.labels import Label, columns, predict
+from recsys.labels import Label, ScalarLabel, columns, predict
 from recsys.online.raw_rows import RawRows
 
+ROUNDING, STEADY = 1e-6, 5e-6  # relative, of logits and of predictions
 RECORDED, COMPARED = 256, 10_000  # rows that an artefact holds, and rows that are compared when it is exported
 
 
@@ -83,6 +84,17 @@ def scored(rows: RawRows, raw: pl.DataFrame, logits: Callable[[Arrays], Tensor],
     applied = rows.fitted.apply(rows.in_context(parsed))
     arrays = Arrays.from_frame(applied, rows.fitted.features, rows.fitted.matrices)
     with torch.no_grad():
-        predictions = predict(logits(arrays), labels).numpy()
+        scores = logits(arrays)
+    if not dependent and any(isinstance(label, ScalarLabel) and label.isotonic for label in labels):
+        kept = is_steady(scores, labels)
+        raw, scores = raw.filter(kept.numpy()), scores[kept]
+    predictions = predict(scores, labels).numpy()
     outputs = {name: predictions[:, i].tolist() for i, name in enumerate(columns(labels))}
     return Examples(raw.to_dicts(), outputs, {}, dependent=dependent)
+
+
+def is_steady(logits: Tensor, labels: tuple[Label, ...]) -> Tensor:
+    """Return which rows' predictions rounding does not decide, (B,): an isotonic calibration may rise steeply."""
+    noise = ROUNDING * (1 + logits.abs())
+    low, high = predict(logits - noise, labels), predict(logits + noise, labels)
+    return ((high - low).abs() <= STEADY * (1 + high.abs())).all(dim=1)

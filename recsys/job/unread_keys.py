@@ -46,6 +46,12 @@ def draws_rows(data: ResolvedData) -> bool:
     return data.split.by in ("random", "hash", "kfold") or data.split.validation_rows == "random"
 
 
+def reads_groups(data: ResolvedData) -> bool:
+    """Return whether anything depends on the groups of rows."""
+    by_group = data.split.by == "leave_one_out" or (data.group is not None and data.group.by in data.k_core)
+    return by_group or data.together or bool(data.look_backs) or data.item_feature is not None
+
+
 def has_moments(cfg: RunConfig) -> bool:
     """Return whether the tables' optimizer has the rates beta1 and beta2."""
     return "adam" in cfg.optim.sparse.name
@@ -88,6 +94,7 @@ RULES = (
     Rule(("data.split.seed",), of_data(draws_rows), "with data.split.by=random, hash and kfold"),
     Rule(("data.sequences.*",), of_data(lambda d: d.sequences is not None), "with data.sequences.max_length"),
     Rule(("data.group.*",), of_data(lambda d: d.group is not None), "with data.group.by"),
+    Rule(("data.group.*",), of_data(reads_groups), "by sequences, features of earlier rows, and group.together=true"),
     Rule(("data.semantic_ids.*",), of_data(lambda d: d.semantic_ids is not None), "with semantic_ids.vectors or codes"),
     Rule(OF_ITEMS, of_data(lambda d: d.has_item_table), "with data.items.file"),
     Rule(("data.items.*",), of_data(lambda d: d.item_feature is not None), "with data.items.feature"),
@@ -107,6 +114,7 @@ def unread_keys(cfg: RunConfig, composed: DictConfig | RunConfig) -> dict[str, s
     of_schema = flatten({"data": defaults(DataConfig)})
     known = {key: value for key, value in standard.items() if not key.startswith("data.")} | of_schema
     given = [key for key, value in own.items() if value != known.get(key)]
+    # the first rule of a key says why
     return {key: rule.why for rule in reversed(RULES) if not rule.reads(cfg) for key in matching(given, rule.keys)}
 
 

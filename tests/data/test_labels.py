@@ -455,18 +455,6 @@ def test_logits_that_are_far_off_are_calibrated(centre: float, spread: float) ->
     assert found == pytest.approx(log_loss(y, best.predict_proba((logit[:, None] - centre) / spread)), abs=1e-3)
 
 
-def test_an_isotonic_calibration_makes_little_of_rounding() -> None:
-    """It rises by 20 at most, so that a prediction that differs in its last bits is not another one."""
-    fitted_on, _ = off_by(20_000)
-    label = calibrate(BinaryLabel("y"), fitted_on, "isotonic")
-    assert label.isotonic is not None
-    at, values = (np.array(points) for points in label.isotonic)
-    slopes = np.diff(values) / np.diff(at)
-    assert slopes.min() >= -1e-9 and 19 < slopes.max() < 20.001
-    exact = IsotonicRegression(out_of_bounds="clip").fit(fitted_on.probability, fitted_on.label)
-    assert np.abs(exact.predict(fitted_on.probability) - np.interp(fitted_on.probability, at, values)).mean() < 2e-3
-
-
 @FEW
 @given(st.integers(1, 40), st.integers(0, 10**6))
 def test_isotonic_calibration_is_that_of_scikit_learn(rows: int, seed: int) -> None:
