@@ -39,7 +39,7 @@ def calibrate(label: ScalarLabel, rows: Rows, method: str) -> ScalarLabel:
     numbers = isinstance(label, NumberLabel)
     x, y = rows.probability.astype(np.float64), rows.label.astype(np.float64)
     x = x if numbers else np.clip(x, SMALLEST, 1 - SMALLEST)
-    weight = rows.weights
+    weight = rows.weights / rows.weights.mean()  # Platt's targets count rows, and the unit of weights is arbitrary
     if method == "isotonic":
         at, values = _isotonic(x, y, weight)
         values = values if numbers else np.clip(values, SMALLEST, 1 - SMALLEST)

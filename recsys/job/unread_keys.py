@@ -11,10 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from recsys.config.compose import compose, composing
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.job.run_config import RunConfig
+from recsys.schema.class_facts import own_model
 from recsys.schema.data_schema import DataConfig, LabelConfig
 from recsys.schema.fields import defaults, flatten
 
-MOST_SHOWN = 6
+MOST_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,25 @@ def reads_groups(data: ResolvedData) -> bool:
     return by_group or data.together or bool(data.look_backs) or data.item_feature is not None
 
 
+def has_tables(cfg: RunConfig) -> bool:
+    """Return whether the model looks ids up; one of recsys's own that predicts codes of items does not."""
+    own = own_model(str(cfg.model.get("_target_") or ""))
+    return own is None or not own.constants.get("generates")
+
+
 def has_moments(cfg: RunConfig) -> bool:
     """Return whether the tables' optimizer has the rates beta1 and beta2."""
     return "adam" in cfg.optim.sparse.name
 
 
+def reads_validation(data: ResolvedData) -> bool:
+    """Return whether the share of validation rows matters: 0 always does."""
+    of_files = data.split.by == "files" and not data.split.validation_files
+    return of_files or data.split.by in SHARES or not data.split.validation
+
+
+SHARES = ("order", "time", "random", "hash")
+IN_SHARES = f"with data.split.by={', '.join(SHARES)}"
 TIMED = ("time", "hash", "kfold")
 TRAINER = (
     *("max_*", "batch_size", "accumulate", "precision", "loss_scale", "tf32", "recompute", "compile", "cuda_graphs"),
@@ -76,9 +91,11 @@ OF_STEPS = (
     *("data.sparse.*.vectors.*", "debug.train_batches", *(f"trainer.{key}" for key in TRAINER)),
 )
 OF_LABEL = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")
+OF_WINDOWS = ("data.sequences.stride", "data.sequences.reverse")
 OF_ITEMS = tuple(f"data.items.{key}" for key in ("key", "names", "format", "columns", "dense.*", "sparse.*"))
 RULES = (
     Rule(OF_STEPS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
+    Rule(("optim.sparse.[!nl]*", "loader.unknown", "sharding.*"), has_tables, "by models with embedding tables"),
     Rule(("protocol.*",), lambda cfg: not cfg.kind.scores_rows, "by models that retrieve items"),
     Rule(("metrics.bins", "metrics.exact_rows"), lambda cfg: cfg.kind.scores_rows, "by models that score rows"),
     Rule(("metrics.k",), of_data(lambda d: d.together), "with data.group.together=true"),
@@ -89,6 +106,8 @@ RULES = (
     Rule(("trainer.loss_scale",), lambda cfg: cfg.precision == "16-mixed", "with trainer.precision=16-mixed"),
     Rule(OF_LABEL, of_data(lambda d: d.label.column is not None), "with data.label.column"),
     Rule((*OF_LABEL, "data.labels.*"), of_data(lambda d: d.sequences is None), "without data.sequences"),
+    Rule(("data.split.test",), of_data(lambda d: d.split.by in SHARES or not d.split.test), IN_SHARES),
+    Rule(("data.split.validation",), of_data(reads_validation), IN_SHARES),
     Rule(("data.split.column",), of_data(lambda d: d.split.by in TIMED), "with data.split.by=time, hash and kfold"),
     Rule(("data.split.*_files",), of_data(lambda d: d.split.by == "files"), "with data.split.by=files"),
     Rule(("data.split.seed",), of_data(draws_rows), "with data.split.by=random, hash and kfold"),
@@ -96,7 +115,9 @@ RULES = (
     Rule(("data.group.*",), of_data(lambda d: d.group is not None), "with data.group.by"),
     Rule(("data.group.*",), of_data(reads_groups), "by sequences, features of earlier rows, and group.together=true"),
     Rule(("data.semantic_ids.*",), of_data(lambda d: d.semantic_ids is not None), "with semantic_ids.vectors or codes"),
-    Rule(OF_ITEMS, of_data(lambda d: d.has_item_table), "with data.items.file"),
+    Rule(OF_ITEMS, of_data(lambda d: d.items.file is not None), "with data.items.file"),
+    Rule(OF_WINDOWS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
+    Rule(("data.sequences.held_out",), of_data(lambda d: d.split.by != "leave_one_out"), "without leave_one_out"),
     Rule(("data.items.*",), of_data(lambda d: d.item_feature is not None), "with data.items.feature"),
 )
 
@@ -114,8 +135,13 @@ def unread_keys(cfg: RunConfig, composed: DictConfig | RunConfig) -> dict[str, s
     of_schema = flatten({"data": defaults(DataConfig)})
     known = {key: value for key, value in standard.items() if not key.startswith("data.")} | of_schema
     given = [key for key, value in own.items() if value != known.get(key)]
+    lists = [n for n, c in cfg.data.sparse_columns.items() if c.source.is_list or c.look_back is not None]
+    single = {f"data.sparse.{n}.max_length": "by lists" for n in cfg.data.sparse if n not in lists}
+    of_features = {key: why for key, why in single.items() if key in given}
     # the first rule of a key says why
-    return {key: rule.why for rule in reversed(RULES) if not rule.reads(cfg) for key in matching(given, rule.keys)}
+    return of_features | {
+        key: rule.why for rule in reversed(RULES) if not rule.reads(cfg) for key in matching(given, rule.keys)
+    }
 
 
 def matching(keys: Iterable[str], patterns: Iterable[str]) -> list[str]:

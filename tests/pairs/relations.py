@@ -111,7 +111,11 @@ def weight_zero_is_absence(case: Case) -> None:
 
 @relation(
     BY_WEIGHT,
-    WHOLE | ALONE | WEIGHTED | {"features": ["items"], "encoder": ["hash"], "dense": ["plain"], "numeric": ["None"]},
+    WHOLE
+    | ALONE
+    | WEIGHTED
+    | {"features": ["items"], "encoder": ["hash"], "dense": ["plain"], "numeric": ["None"]}
+    | {"calibration": ["None"]},  # Platt's targets count rows
 )
 def weight_two_is_twice(case: Case) -> None:
     some = pl.col("x") > 0.3
@@ -215,7 +219,10 @@ def another_thread(case: Case) -> None:
     same(case.train("trainer.threads=2"), case.base)
 
 
-@relation(RANKS | LEARNS | {"sharding": {"rowwise"}}, WHOLE | {"data.split.window": ["None"]})
+@relation(
+    RANKS | LEARNS | {"sharding": {"rowwise"}},
+    WHOLE | {"data.split.window": ["None"], "split": ["files"], "calibration": ["None"]},  # as many rows on both
+)
 def another_process(case: Case) -> None:
     same(case.train("trainer.devices=2"), case.base)
 
@@ -227,7 +234,7 @@ def close(calibration: float) -> bool:
     return abs(math.log(calibration)) < 0.5
 
 
-@relation(RANKS | {"data.sample_negatives": {"0.3"}}, {"data.split.window": ["None"]})
+@relation(RANKS | {"data.sample_negatives": {"0.3"}}, {"data.split.window": ["None"], "dims": ["one"]})
 def thinned_negatives(case: Case) -> None:
     """Probabilities are those of all rows, of the test and of the training rows."""
     run = case.train("trainer.max_epochs=8")
@@ -242,7 +249,7 @@ def thinned_negatives(case: Case) -> None:
 def thinned_windows(case: Case) -> None:
     """Windows of training rows are measured as later rows are."""
     log = pl.read_csv(case.base.run.path / "metrics.csv")["validation/calibration"].drop_nulls()
-    windows, later = log[:-2], log[-1]  # the last two are of the validation rows
+    windows, later = log[:-2], log[-2]  # the last two are of the validation rows, and the last one may be calibrated
     assert close(windows.mean() / later), log.to_list()
 
 
@@ -259,7 +266,7 @@ def every_value_trains(case: Case) -> None:
 # runs that go on
 
 
-@relation(LEARNS, {"data.k_core": ["None"]})
+@relation({"model": LEARNS["model"] - {"tiger"}}, {"data.k_core": ["None"]})
 def start_from_without_learning(case: Case) -> None:
     same(case.go_on(case.base, "optim.dense.lr=0", "optim.sparse.lr=0"), case.base, ["novelty"], 1e-4)  # counts add up
 
@@ -268,6 +275,21 @@ def start_from_without_learning(case: Case) -> None:
 def resumed_is_whole(case: Case) -> None:
     part = case.train("trainer.max_steps=2")
     same(case.resume(part, "trainer.max_steps=-1"), case.base, near=1e-4)
+
+
+@relation(
+    RANKS | LEARNS | {"model": ONE_LABEL - {"gbm"}},
+    {"labels": ["click", "two", "classes"], "optimizer": ["sgd"], "batches": ["steps"], "schedule": ["None"]}
+    | {"encoder": ["hash"], "dense": ["plain"], "features": ["items", "noise"], "split": ["files"], "weights": ["none"]}
+    | {"numeric": ["None"], "optim.ema": ["None"], "calibration": ["None"], "data.sample_negatives": ["None"]}
+    | {"trainer.precision": ["None"]},
+)
+def two_trainings_are_one(case: Case) -> None:
+    """Two batches and, in a run that goes on, the next two: nothing is fitted, and SGD keeps no state."""
+    how, rows = ["trainer.max_epochs=1", "loader.shuffle=false", "loader.unknown=0"], case.files["train"]
+    parts = [{**case.files, "train": rows[start:stop]} for start, stop in ((0, 256), (256, 512), (0, 512))]
+    later = case.go_on(case.train(*how, files=parts[0]), *how, files=parts[1])
+    same(later, case.train(*how, files=parts[2]), near=1e-4)
 
 
 CHANGES = {  # of a run that goes on from one with these labels
@@ -331,7 +353,7 @@ def metrics_are_those_of_the_predictions(case: Case) -> None:
     assert first["auc"] == pytest.approx(roc_auc_score(y, p, sample_weight=w), abs=1e-5)
     assert first["logloss"] == pytest.approx(log_loss(y, np.clip(p, 1e-7, 1 - 1e-7), sample_weight=w), rel=1e-4)
     assert first["calibration"] == pytest.approx((w * p).sum() / (w * y).sum(), rel=1e-4)
-    if case.chosen["split"] == "files":
+    if case.chosen["split"] == "files" and "history" not in case.data["sparse"]:  # which the file alone lacks
         predicted = in_columns(case.base.run.predict(case.files["test"], allow_unknown=True)).to_series(0)
         assert predicted.to_list() == pytest.approx(p.tolist(), abs=0.02)  # of bf16
 
@@ -454,7 +476,7 @@ def longer_lists_begin_alike(case: Case) -> None:
 def calibration_mends_what_overfits(case: Case) -> None:
     """The validation rows' log loss is at most that of a constant, however wrong the model is."""
     measured = case.train("trainer.max_epochs=12", "optim.dense.lr=0.3", "optim.sparse.lr=1").metrics["validation"]
-    assert measured["logloss"] < 0.75 and abs(measured["calibration"] - 1) < 0.03, measured
+    assert measured["logloss"] < 0.75 and abs(measured["calibration"] - 1) < 0.06, measured
 
 
 @relation(RANKS | {"model": {"esmm"}})

@@ -158,7 +158,7 @@ ITEMS = {
 USER = {"data.sparse.user": {"per": "group"}}
 ROWS = {  # instead of sequences: a row for each event, which knows those before it
     "data.sequences": {"max_length": 0},
-    "data.items": {"feature": "item"},
+    "data.items.feature": "item",
     "data.sparse": {
         "user": {"per": None},
         "history": {"column": "item", "table": "item", "last": 5},
@@ -178,13 +178,17 @@ RETRIEVERS = {
     "two_tower": {"model": "two_tower", **USER},  # as wide as it is: sums of many numbers depend on their order
     "mf": {"model": "mf", **SMALL, **USER},
     "mult_vae": {"model": "mult_vae"},
+    "gf_cf": {"model": "gf_cf"},
+    "lightgcn": {"model": "lightgcn", **SMALL, **USER},
+    "ultragcn": {"model": "ultragcn", **SMALL, **USER},
+    "bert4rec": {"model": "bert4rec", **SMALL, "model.heads": 2},
     "tiger": {
         **{"model": "tiger", "model.dim": 8, "model.hidden": 8, "model.heads": 2, "model.beam": 30},
         **{"model.encoder_layers": 1, "model.decoder_layers": 1},
         "data.semantic_ids": {"vectors": {"file": "vectors.parquet", "key": "item"}, "levels": 2, "size": 4},
     },
 }
-CLOSED = {"item_knn", "popularity", "ease", "session_knn", "transition", "slim", "ials"}
+CLOSED = {"gf_cf", "item_knn", "popularity", "ease", "session_knn", "transition", "slim", "ials"}
 STEPWISE = {"model": {*RETRIEVERS} - CLOSED}
 RETRIEVAL = [
     Setting("model", RETRIEVERS),
@@ -205,7 +209,7 @@ RETRIEVAL = [
     key("protocol.candidates", None, ["uniform"], ["full", "popularity"]),
     key("protocol.filter_history", None, False),
     key("data.items.ids", None, False, when={"items": {"file", "vectors"}, "model": {"two_tower", "sasrec"}}),
-    key("loss", None, "full_softmax", "bpr", when={"model": {*RETRIEVERS} - CLOSED - {"tiger"}}),
+    key("loss", None, "full_softmax", "bpr", when={"model": {*RETRIEVERS} - CLOSED - {"tiger", "ultragcn"}}),
     key("schedule", None, "cosine", when=STEPWISE),
     Setting("batches", {
         "full": {"trainer.batch_size": 512, "trainer.max_epochs": 3},

@@ -39,8 +39,8 @@ KEYS = [  # another value of each key, with what it needs
     *("trainer.precision=bf16-mixed", "trainer.loss_scale=8", "trainer.tf32=true", "trainer.log_every_n_steps=1"),
     *("trainer.validate_every=2", "trainer.validate_every_n_steps=2", "trainer.max_time=00:00:00:00"),
     *("trainer.early_stopping.patience=1 trainer.max_epochs=30",),
-    *("loader.shuffle=false", "loader.buffer_rows=3", "calibration=platt", "debug.train_batches=1"),
-    *("checkpoint.every_n_steps=1 checkpoint.keep_last=2", "checkpoint.keep_best=2"),
+    *("loader.shuffle=false", "calibration=platt", "debug.train_batches=1"),
+    *("checkpoint.every_n_steps=1 checkpoint.keep_last=2",),
     *("data.label.at_least=1.5", "data.label.positive=['0']", "data.label.kind=regression", "data.label.log=true"),
     *(
         "data.label.only_if=like",
@@ -54,8 +54,8 @@ KEYS = [  # another value of each key, with what it needs
     *("data.split.train_files=[x.csv]", "data.split.validation_files=[x.csv]", "data.split.test_files=[x.csv]"),
     *("data.group.gap=20", "data.sequences.min_length=6", "data.sequences.stride=1"),
     *("data.sequences.held_out=all", "data.sequences.reverse=true", "data.semantic_ids.method=rqvae"),
-    *("data.semantic_ids.levels=3", "data.semantic_ids.size=5", "data.semantic_ids.seed=3"),
-    *("data.items.ids=false", "data.items.key=item", "data.items.format=csv", "data.items.names=[item,brand]"),
+    *("data.semantic_ids.levels=4", "data.semantic_ids.size=5", "data.semantic_ids.seed=3"),
+    *("data.items.ids=false",),
     *("+data.sparse.item.min_count=25", "+data.sparse.item.capacity=9", "+data.sparse.item.max_length=1"),
     *("+data.sparse.item.pooling=mean", "+data.sparse.item.vectors={file: vectors.parquet, key: item} model.dim=4"),
 ]
@@ -79,9 +79,11 @@ UNSEEN = (  # or begins with: what `data` reads has its own checks, and a model'
     *(
         "trainer.early_stopping.",
         "loader.balance_lists",
+        "loader.buffer_rows",
         "loader.unknown",
         "loader.keep_mb",
         "checkpoint.every_minutes",
+        "checkpoint.keep_best",
     ),
     *(
         "checkpoint.monitor",
@@ -122,7 +124,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     return {kind: Case(chosen, tmp_path_factory.mktemp(kind)) for kind, chosen in KINDS.items()}
 
 
-TRIED = [(kind, key) for kind in KINDS for key in KEYS]
+OF_CHOICES = ("optim.sparse.name", "optim.sparse.lr")  # which optim=adam sets with those of weights
+TRIED = [(kind, key) for kind in KINDS for key in KEYS if kind != "generative" or not key.startswith(OF_CHOICES)]
 DRAWN = drawn(len(TRIED))
 
 
@@ -136,5 +139,6 @@ def test_a_key_is_read_or_something_is_said(kind: str, key: str, bases: dict[str
         run = case.train(*re.split(r" (?=[a-z_.]+=)", key))
     except UserError:
         return  # one line
-    said = {*run.said.splitlines()} - {*case.base.said.splitlines()}
+    unread = [line for line in run.said.splitlines() if line.startswith("no effect")]
+    said = {*run.said.splitlines(), *unread} - ({*case.base.said.splitlines()} - {*unread})
     assert made(run) != made(case.base) or any(f"{name}" in line for line in said), f"{kind}: {key}: unread and silent"

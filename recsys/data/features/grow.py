@@ -23,7 +23,7 @@ from recsys.data.features.dense_columns import DenseColumn, Labels, LookedUpVect
 from recsys.data.features.encoders import EVICT, Vocabulary
 from recsys.data.features.fit import StatisticsPass, Training, merge_statistics, vocabulary_tables
 from recsys.data.features.fitted import Fitted
-from recsys.data.features.label_columns import fit_weight
+from recsys.data.features.label_columns import fit_weight, with_shares
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_contents import targets
 from recsys.data.features.sparse_columns import SparseColumn
@@ -126,7 +126,8 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
             dense = dense | {name: [means, *old.dense[name][1:]]}
     grown = replace(old, data=data, dense=dense, contents=contents, vocabularies=vocabularies, waiting=waiting)
     grown = replace(grown, trainings=number, items=None)
-    return replace(grown, initial_tables={}, mean_weight=fit_weight(data, seen.statistics))
+    labels = with_shares(old.labels, data, seen.rows, seen.statistics)
+    return replace(grown, initial_tables={}, labels=labels, mean_weight=fit_weight(data, seen.statistics))
 
 
 def reweighted(old: Fitted, data: ResolvedData, training: Training) -> Fitted:

@@ -85,17 +85,25 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
     Raises:
         UserError: no training row has one of the labels, or all have the same binary label.
     """
-    labels, weight = [], fit_weight(data, seen)
+    labels = []
     for (column, c), label in zip(label_columns(data).items(), plain_labels(data), strict=True):
         moments = seen[column]
         if not moments.weight:
             raise UserError(f"{c.key}: no training row has this label; change data.split")
-        known = 1.0 if moments.n == rows else moments.weight / (weight * rows)
         hint = f"check {c.key} or {data.key}.split"
         if data.item_feature is not None and not data.labels:
             hint += f", or set {c.key}.column=null for a model that retrieves items"
-        labels.append(c.fitted(replace(label, known=known), moments, hint))
-    return tuple(labels)
+        labels.append(c.fitted(label, moments, hint))
+    return with_shares(labels, data, rows, seen)
+
+
+def with_shares(labels: Iterable[Label], data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[Label, ...]:
+    """Return the labels with their shares of the rows; one that no row has keeps its own. seen: as in `fit_labels`"""
+    weight, found = fit_weight(data, seen), []
+    for column, label in zip(label_columns(data), labels, strict=True):
+        share = 1.0 if seen[column].n == rows else seen[column].weight / (weight * rows)
+        found.append(replace(label, known=share or label.known))
+    return tuple(found)
 
 
 def fit_weight(data: ResolvedData, seen: Mapping[str, Any]) -> float:
