@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LabelKind = Literal["binary", "regression", "classes"]
 CALIBRATIONS = ("platt", "isotonic")
+SMALLEST = 1e-7  # calibrated probabilities are at least this far from 0 and 1
+MOST_LOGIT = math.log((1 - SMALLEST) / SMALLEST)
 # in files, labels of all kinds have these
 IN_FILES = {"classes": (), "log": False, "mean": 0.0, "std": 1.0, "known": 1.0, "sampled": 1.0}
 
@@ -122,8 +124,8 @@ class BinaryLabel(ScalarLabel):
     def predict(self, logits: Tensor) -> Tensor:
         # with a share r of the negatives, the odds are 1 / r times as high (King & Zeng 2001; He et al. 2014, 6.3)
         logits = logits + math.log(self.sampled) if self.sampled < 1 else logits
-        if self.platt is not None:
-            return (self.platt[0] * logits + self.platt[1]).sigmoid()
+        if self.platt is not None:  # which was fitted to logits of probabilities that a float tells from 0 and 1
+            return (self.platt[0] * logits.clamp(-MOST_LOGIT, MOST_LOGIT) + self.platt[1]).sigmoid()
         return self._interpolated(logits.sigmoid())
 
 

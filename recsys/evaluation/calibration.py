@@ -15,10 +15,9 @@ from recsys.evaluation.collected_rows import Rows
 from recsys.files.atomic import write_json
 from recsys.files.manifest import read_json
 from recsys.files.run_files import CALIBRATION, best_checkpoint
-from recsys.labels import CALIBRATIONS, Label, NumberLabel, ScalarLabel
+from recsys.labels import CALIBRATIONS, SMALLEST, Label, NumberLabel, ScalarLabel
 
 STEPS = 100  # of Newton's method, which needs fewer than ten
-SMALLEST = 1e-7  # probabilities are at least this far from 0 and 1
 STEP = "step"  # a key of calibration.json
 MOST_POINTS = 1 << 16  # different probabilities that isotonic regression looks at
 

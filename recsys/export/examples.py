@@ -85,9 +85,9 @@ def scored(rows: RawRows, raw: pl.DataFrame, logits: Callable[[Arrays], Tensor],
     arrays = Arrays.from_frame(applied, rows.fitted.features, rows.fitted.matrices)
     with torch.no_grad():
         scores = logits(arrays)
-    if not dependent and any(isinstance(label, ScalarLabel) and label.isotonic for label in labels):
-        kept = is_steady(scores, labels)
-        raw, scores = raw.filter(kept.numpy()), scores[kept]
+    is_isotonic = any(isinstance(label, ScalarLabel) and label.isotonic for label in labels)
+    if is_isotonic and not (steady := is_steady(scores, labels)).all():
+        return scored(rows, raw.filter(steady.numpy()), logits, labels)  # again: others may depend on these rows
     predictions = predict(scores, labels).numpy()
     outputs = {name: predictions[:, i].tolist() for i, name in enumerate(columns(labels))}
     return Examples(raw.to_dicts(), outputs, {}, dependent=dependent)

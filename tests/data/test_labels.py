@@ -493,6 +493,14 @@ def test_calibrated_numbers_are_right_on_average(method: str) -> None:
     assert "calibration" not in NumberMetrics.of(Rows(np.arange(2), y[:2], np.array([-1.0, 3.0])))
 
 
+def test_logits_beyond_probabilities_are_calibrated_as_those_of_the_last_ones() -> None:
+    logit = torch.tensor([[-300.0], [200.0], [250.0], [-100.0]] * 50)
+    y = np.tile([0, 1, 0, 1], 50)
+    rows = Rows(np.arange(200), predict(logit, (BinaryLabel("y"),)).numpy()[:, 0], y)
+    found = predict(logit, (calibrate(BinaryLabel("y"), rows, "platt"),)).numpy()[:, 0]
+    assert log_loss(y, found) == pytest.approx(math.log(2), abs=0.01)
+
+
 def test_a_calibration_is_stored_with_the_run(tmp_path: Path) -> None:
     rows, _ = off_by(500)
     labels = (

@@ -370,7 +370,7 @@ def calibrated_on_validation(case: Case) -> None:
 
 
 @relation(
-    LISTS | {"model": {*RETRIEVERS} - {"mf"}},  # which lists no items that only a table has
+    LISTS | {"model": {*RETRIEVERS} - {"mf", "lightgcn", "ultragcn"}},  # which list no items that only a table has
     {
         "split": ["leave_one_out"],
         "protocol.candidates": ["None"],
@@ -450,7 +450,7 @@ def an_exact_index_changes_nothing(case: Case) -> None:
     assert items == lists["items"].to_list()
 
 
-@relation(LISTS)
+@relation(LISTS | {"model": {*RETRIEVERS} - {"gf_cf"}})  # whose sums over users round by the batch
 def alone_as_among_others(case: Case) -> None:
     """Equal scores are in the same order in every batch."""
     together = case.base.lists(10)
