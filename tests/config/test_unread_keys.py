@@ -49,6 +49,7 @@ def test_keys_are_named_where_they_have_no_effect(key: str, silent: list[list[st
         assert name not in unread(*given, key)
 
 
+@pytest.mark.slow
 def test_no_config_of_ours_has_such_a_key() -> None:
     for file in sorted(Path("conf/experiment").glob("*.yaml")):
         if file.stem != "gowalla":  # a part of others

@@ -25,12 +25,13 @@ def cases() -> list[tuple[str, dict[str, str]]]:
 
 CASES = cases()
 DRAWN = drawn(len(CASES))
+SLOW = {"another_process"}  # ten seconds
 
 
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
-        pytest.param(*case, id=f"{case[0]}-{i}", marks=[] if i in DRAWN else pytest.mark.slow)
+        pytest.param(*case, id=f"{case[0]}-{i}", marks=[] if i in DRAWN and case[0] not in SLOW else pytest.mark.slow)
         for i, case in enumerate(CASES)
     ],
 )

@@ -9,9 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 from omegaconf import OmegaConf
+from raw_rows import of_yaml
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
+from recsys.data.features import Fitted
+from recsys.data.features.grow import check_growth, check_labels
 from recsys.export.artefact import load
 from recsys.export.exported import ExportSource, Form
 from recsys.export.write_artefact import write_artefact
@@ -158,21 +161,37 @@ LABELS = "labels: {a: {}, b: {only_if: a}, c: {kind: classes, classes: [red, gre
 @pytest.mark.parametrize(
     ("before", "now", "key"),
     [
-        ("label: {column: a}", "label: {column: a}, sample_negatives: 0.5", "data.sample_negatives=0.5"),
-        ("label: {column: a}, sample_negatives: 0.5", "label: {column: a}", "data.sample_negatives=1"),
+        ("label: {column: a}", "label: {column: a}\nsample_negatives: 0.5", "data.sample_negatives=0.5"),
+        ("label: {column: a}\nsample_negatives: 0.5", "label: {column: a}", "data.sample_negatives=1"),
         ("label: {column: w, kind: regression}", "label: {column: b, kind: regression}", "data.label.column="),
         ("label: {column: w, kind: regression, log: true}", "label: {column: w, kind: regression}", "data.label.log="),
-        ("label: {column: w, at_least: 0.5}", "label: {column: w, at_least: 0.2}", "data.label.at_least=0.2"),
+        (
+            "label: {column: w, kind: binary, at_least: 0.5}",
+            "label: {column: w, kind: binary, at_least: 0.2}",
+            "data.label.at_least=0.2",
+        ),
         (LABELS, LABELS.replace("red, green", "green, red"), "data.labels.c.classes="),
         (LABELS, LABELS.replace("only_if: a", ""), "data.labels.b.only_if="),
         (LABELS, LABELS.replace("b: {only_if: a}, ", ""), "data.labels: the run has a, b, c"),
         ("labels: {a: {}, b: {}}", "labels: {b: {}, a: {}}", "data.labels: the run has a, b"),
     ],
 )
-def test_labels_are_those_of_the_run(tmp_path: Path, before: str, now: str, key: str) -> None:
-    labelled(tmp_path, "one", f"{{{before}}}")
+def test_labels_are_those_of_the_run(before: str, now: str, key: str) -> None:
+    old, new = (of_yaml(f"{text}\nsparse: {{u: {{column: k}}}}") for text in (before, now))
+
+    def check(data: Any) -> None:
+        check_labels(Fitted(old, {}), data)
+        check_growth(Fitted(old, {}), data)
+
+    check(old)
     with pytest.raises(UserError, match=re.escape(key)):
-        labelled(tmp_path, "two", f"{{{now}}}", f"start_from={tmp_path / 'one'}", seed=1)
+        check(new)
+
+
+def test_a_run_with_other_labels_is_refused(tmp_path: Path) -> None:
+    labelled(tmp_path, "one", "{label: {column: a}}")
+    with pytest.raises(UserError, match=r"^data.label.column="):
+        labelled(tmp_path, "two", "{label: {column: b}}", f"start_from={tmp_path / 'one'}", seed=1)
 
 
 def test_weights_have_a_mean_of_1_in_each_training(tmp_path: Path) -> None:
@@ -186,7 +205,9 @@ def test_weights_have_a_mean_of_1_in_each_training(tmp_path: Path) -> None:
         assert pl.read_parquet(f"{folder}/train/*.parquet")["__weight__"].mean() == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize("changed", ["order", "types", "split", "new"])
+@pytest.mark.parametrize(
+    "changed", ["order", "new", *(pytest.param(x, marks=pytest.mark.slow) for x in ("types", "split"))]
+)
 def test_rows_that_come_again_do_not_see_their_labels_in_old_means(
     tmp_path: Path, changed: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
