@@ -68,12 +68,12 @@ def check_start(cfg: RunConfig) -> RunConfig:
     """
     if (start := run_to_start_from(cfg)) is None:
         return cfg
-    why, theirs = cannot_go_on(cfg), _class(load_config(start / CONFIG))
+    ran = RunConfig.of(load_config(start / CONFIG))
+    why, theirs = cannot_go_on(cfg), _class(ran)
     if why is None and theirs != _class(cfg):
         why = f"its model is {theirs}, and this one is {_class(cfg)}; leave out model="
     if why is not None:
         raise UserError(f"start_from={start}: {why}")
-    ran = RunConfig.of(load_config(start / CONFIG))
     before, now = (flatten(c.plain["data"], "data") for c in (ran, cfg))
     changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
     if changed := [key for key in changed if not key.startswith(OF_FILES)]:

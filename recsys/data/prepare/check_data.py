@@ -6,12 +6,12 @@ from pathlib import Path
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
 from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, LINE
-from recsys.data.features.dense_columns import Target
 from recsys.data.features.encoders import Hash, Vocabulary
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.label_columns import check_labels
 from recsys.data.features.label_kinds import ClassLabelColumn
 from recsys.data.features.resolved_data import ResolvedData, resolve
+from recsys.data.features.row_contents import targets
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Age, Column
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.vectors import check_vectors
@@ -153,13 +153,12 @@ def _check_groups(data: ResolvedData) -> None:
     """Check `group`, `sequences`, `items` and the features that read earlier rows."""
     if data.group is not None and not data.group.by:
         raise UserError("data.group.by: missing; data.group.together=true needs the column of the groups")
-    for name, d in data.dense_columns.items():
-        if any(isinstance(s, Target) for s in d.steps):
-            if (first := next(iter(data.label_kinds.items()), None)) is None:
-                raise UserError(f"{data.key}.dense.{name}: target needs a label, but these rows have none")
-            if isinstance(first[1], ClassLabelColumn):
-                why = f"target is the mean of the first label, and {first[0]} is one of classes, which have none"
-                raise UserError(f"{data.key}.dense.{name}: {why}; put another label first, or leave target out")
+    for name in targets(data):
+        if (first := next(iter(data.label_kinds.items()), None)) is None:
+            raise UserError(f"{data.key}.dense.{name}: target needs a label, but these rows have none")
+        if isinstance(first[1], ClassLabelColumn):
+            why = f"target is the mean of the first label, and {first[0]} is one of classes, which have none"
+            raise UserError(f"{data.key}.dense.{name}: {why}; put another label first, or leave target out")
     for c in data.columns:
         if c.look_back is not None and data.group is None:
             raise UserError(f"{c.key}.{c.look_back.key}={c.look_back.rows}: needs data.group, because it reads earlier "

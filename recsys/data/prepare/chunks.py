@@ -278,7 +278,7 @@ def source_spec(source: SourceConfig) -> dict[str, Any]:
 
 
 def label_spec(label: dict[str, Any]) -> dict[str, Any]:
-    """Return what the fingerprints of data have of a label: those of earlier data lack the keys that came later."""
+    """Return the keys of a label that enter the fingerprints of data, without a later key that is null."""
     return {k: v for k, v in label.items() if k != "otherwise" or v is not None}
 
 
