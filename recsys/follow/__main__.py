@@ -1,4 +1,4 @@
-"""python -m recsys.follow FILE [cycles=N] [watch=true] [seconds=60] [readmit=[day=2026-01-31]]
+"""python -m recsys.follow FILE [cycles=N] [watch=true] [seconds=60] [readmit=[day=2026-01-31]] [recover=true]
 python -m recsys.follow status FILE
 python -m recsys.follow.follow_demo root=DIR
 
@@ -45,15 +45,19 @@ def _command(cfg: DictConfig) -> None:
 
         show(Path(cfg.file))
         return
-    follow(Path(cfg.file), cfg.cycles, list(cfg.readmit) if not cfg.watch else [], cfg.seconds if cfg.watch else None)
+    readmit = list(cfg.readmit) if not cfg.watch else []
+    follow(Path(cfg.file), cfg.cycles, readmit, cfg.seconds if cfg.watch else None, recovers=cfg.recover)
 
 
-def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | None) -> None:
+def follow(
+    file: Path, cycles: int | None, readmit: list[str], seconds: float | None, *, recovers: bool = False
+) -> None:
     """Follow the data of a settings file.
 
     cycles: the most cycles to end; None: no limit
     readmit: partitions to look at again
     seconds: time until the next look; None looks once
+    recovers: whether to make a state that agrees with the registry first, if they differ
     """
     from recsys.follow.follow_settings import load_settings
 
@@ -61,10 +65,14 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
     check_training(settings, file)
     from recsys.follow.cycle import ContinuousTraining
     from recsys.follow.history_page import write_page
+    from recsys.follow.recover import recover
 
     while True:
         follower = ContinuousTraining(settings)
         with follower.alone():
+            if recovers:
+                recover(follower.root, follower.state, follower.registry, follower.partitions)
+                recovers = False
             follower.readmit(readmit)
             ended = follower.run(cycles)
             write_page(follower)

@@ -42,6 +42,7 @@ from recsys.follow.increment_checks import alert
 from recsys.follow.model_registry import ModelRegistry
 from recsys.follow.partition_checks import PartitionRows, check_any, check_partition, save_references
 from recsys.follow.partitions import Partition, collect, find_partitions, ripe, rows_of
+from recsys.follow.recover import check_agreement
 from recsys.follow.row_columns import write_columns
 from recsys.follow.training_config import config_of
 from recsys.follow.trainings import PREDICTIONS, export, measure, train_on, window_of
@@ -78,6 +79,7 @@ class ContinuousTraining:
 
         A cycle whose canary is being watched stays open; call `run` again later.
         """
+        check_agreement(self.root, self.state, self.registry)
         if self.settings.partitions.stream is not None:
             collect(self.settings.partitions, self.root)
             self.partitions = {p.name: p for p in find_partitions(self.settings.partitions)}

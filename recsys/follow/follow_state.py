@@ -12,6 +12,7 @@ from recsys.files.atomic import write_json
 from recsys.files.json_text import read_json
 
 FILE = "state.json"
+RESTORE = f"restore {FILE}, registry and runs from one backup, or add recover=true"
 # steps of a cycle, in order; after the last one, the cycle has ended
 STEPS = ("train", "measure", "decide", "export", "check", "register", "canary", "promote")
 
@@ -116,7 +117,7 @@ class FollowState:
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-            raise UserError(f"{root / FILE}: is damaged ({e}); restore it, or name another root") from e
+            raise UserError(f"{root / FILE}: is damaged ({e}); remove it and {RESTORE}") from e
 
     def save(self, root: Path) -> None:
         write_json(root / FILE, asdict(self))

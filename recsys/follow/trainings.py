@@ -18,6 +18,7 @@ from recsys.export.exported import ExportSource, Form
 from recsys.export.write_artefact import write_artefact
 from recsys.export.write_delta import export_delta
 from recsys.follow.follow_settings import FollowConfig
+from recsys.follow.follow_state import RESTORE
 from recsys.follow.gate import QueryWindow, RowWindow
 from recsys.follow.row_columns import MISSING, clusters, read_columns
 from recsys.job.run_config import RunConfig
@@ -29,12 +30,20 @@ PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
 
 
 def train_on(cfg: DictConfig, run_dir: Path, start: Path | None) -> Run:
-    """Train, or go on with the training of `run_dir` if it was interrupted. start: a run; None for random weights"""
-    if (run_dir / "metrics.json").exists():
-        return Run(run_dir)
+    """Train, or go on with the training of `run_dir` if it was interrupted. start: a run; None for random weights
+
+    Raises UserError if the folder has a training on other files, or from another run.
+    """
     with open_dict(cfg):
         cfg.run_dir, cfg.resume = str(run_dir), "auto"
         cfg.start_from = None if start is None else str(start)
+    if (run_dir / "metrics.json").exists():
+        there, files = open_run(str(run_dir))[0], [*cfg.data.split.train_files]
+        if there.start_from != cfg.start_from or [*there.data.split.train_files] != files:
+            is_now = f"{there.start_from} and {', '.join(there.data.split.train_files)}"
+            wanted = f"{cfg.start_from} and {', '.join(files)}"
+            raise UserError(f"{run_dir}: was trained from {is_now}, and this cycle trains from {wanted}; {RESTORE}")
+        return Run(run_dir)
     with hidden():
         return train(cfg)
 

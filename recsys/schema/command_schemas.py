@@ -53,6 +53,7 @@ class EvaluateProtocolConfig:
     k: Counts | None = None
     negatives: Count | None = None
     filter_history: bool | None = None
+    rank_repeats: bool | None = None
     seed: Natural | None = None
     lists: list[str] | None = None
 
@@ -213,6 +214,7 @@ class FollowCommandConfig:
     watch: bool = field(False, "run: look again and again, until the process is stopped")
     seconds: PositiveFloat = field(60.0, "run: time between two looks")
     readmit: list[str] = field(list, "run: refused or rejected partitions to look at again")
+    recover: bool = field(False, "run: make a state.json that agrees with the registry, if a backup was restored")
     root: Name | None = field(None, "demo: a new folder")
     seed: Natural = field(0, "demo: of the sample")
 

@@ -1,0 +1,107 @@
+"""A state.json or a registry that was restored from a backup: the follower asks, and recovers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from following import DAYS, fake_steps, followed, settings_file
+
+from recsys.base.errors import UserError
+from recsys.data.samples.drifting import write_days
+from recsys.follow.cycle import ContinuousTraining
+from recsys.follow.follow_settings import load_settings
+from recsys.follow.follow_state import FollowState
+from recsys.follow.recover import recover
+
+
+@pytest.fixture(scope="module")
+def backups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root that was followed to the end, with a copy of it after the first cycle and of the end."""
+    folder = tmp_path_factory.mktemp("recover")
+    write_days(folder / "logs", days=6, rows_per_day=1000)
+    file = settings_file(folder, folder / "logs", gate={"change": {"auc": -0.5}, "min_rows": 10})
+    for name, cycles in (("first", 1), ("end", None)):
+        followed(file, cycles=cycles)
+        shutil.copytree(folder / "root", folder / name)
+    return folder
+
+
+@pytest.fixture
+def root(backups: Path) -> Iterator[Path]:
+    yield backups / "root"
+    shutil.rmtree(backups / "root")
+    shutil.copytree(backups / "end", backups / "root")
+
+
+def recovered(backups: Path) -> ContinuousTraining:
+    follower = ContinuousTraining(load_settings(backups / "follow.yaml"))
+    with follower.alone():
+        recover(follower.root, follower.state, follower.registry, follower.partitions)
+    return follower
+
+
+def facts(state: FollowState) -> list[Any]:
+    return [(c.number, c.train, c.full, c.version, c.outcome, c.parent and Path(c.parent).name) for c in state.cycles]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backup", ["first", None])
+def test_an_older_state_is_asked_about_and_recovered(root: Path, backups: Path, backup: str | None) -> None:
+    whole = FollowState.load(root)
+    (root / "state.json").unlink()
+    if backup is not None:
+        shutil.copy(backups / backup / "state.json", root)
+    with pytest.raises(UserError, match="recover=true"):
+        followed(backups / "follow.yaml")
+    found = recovered(backups)
+    assert facts(found.state) == facts(whole)
+    trained = {n for n, p in whole.partitions.items() if p.status == "trained"}
+    assert {n for n, p in found.state.partitions.items() if p.status == "trained"} == trained
+    assert [p.name for p in found.waiting()] == DAYS[5:]
+    registry = found.registry.history()
+    write_days(backups / "logs", days=7, rows_per_day=1000)  # the first days again, which are older than their state
+    assert [c.train for c in followed(backups / "follow.yaml").state.cycles[len(whole.cycles) :]] == [DAYS[5:]]
+    assert found.registry.history()[: len(registry)] == registry
+    shutil.rmtree(backups / "logs" / "day=2025-01-07")
+
+
+@pytest.mark.slow
+def test_an_older_registry_is_asked_about_and_its_lost_days_train_again(root: Path, backups: Path) -> None:
+    shutil.rmtree(root / "registry")
+    shutil.copytree(backups / "first" / "registry", root / "registry")
+    shutil.copytree(backups / "first" / "runs", root / "runs", dirs_exist_ok=True)  # of which follow keeps the newest
+    with pytest.raises(UserError, match="recover=true"):
+        followed(backups / "follow.yaml")
+    found = recovered(backups)
+    assert [c.train for c in found.state.cycles] == [DAYS[:2]]
+    assert [p.name for p in found.waiting()] == DAYS[2:]
+    again = followed(backups / "follow.yaml").state
+    assert [(c.train, c.outcome) for c in again.cycles[1:]] == [([d], "promoted") for d in DAYS[2:5]]
+    assert [Path(c.parent).name for c in again.cycles[1:] if c.parent] == ["000001", "000002", "000003"]
+
+
+@pytest.mark.slow
+def test_a_run_of_another_cycle_is_not_reused(root: Path, backups: Path) -> None:
+    state = FollowState.load(root)
+    state.cycles[-1].step, state.cycles[-1].train = "train", DAYS[3:4]
+    state.save(root)
+    with pytest.raises(UserError, match="and this cycle trains from"):
+        followed(backups / "follow.yaml")
+
+
+def test_a_state_without_the_cycles_of_the_registry_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_steps(monkeypatch)
+    write_days(tmp_path / "logs", days=6, rows_per_day=30)
+    file = settings_file(tmp_path, tmp_path / "logs")
+    first = followed(file, cycles=1)
+    kept = (first.root / "state.json").read_text()
+    assert len(followed(file).state.cycles) > 1
+    (first.root / "state.json").write_text(kept)
+    with pytest.raises(UserError, match="cycle 2"):
+        followed(file)
