@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.base.console import say_once
+from recsys.base.console import say, say_once
 from recsys.evaluation.collected_rows import Rows
 from recsys.files.atomic import write_json
 from recsys.files.manifest import read_json
@@ -33,7 +33,9 @@ def calibrate(label: ScalarLabel, rows: Rows, method: str) -> ScalarLabel:
     Numbers are calibrated by the straight line (platt) or the non-decreasing function (isotonic) with the least squared
     error.
     """
-    if len(np.unique(rows.label)) < 2:
+    if len(kinds := np.unique(rows.label)) < 2:
+        why = f"all validation rows have the label {kinds[0]:g}" if len(kinds) else "no validation row has a label"
+        say(f"calibration={method}: {label.name} is not calibrated, because {why}")
         return label
     numbers = isinstance(label, NumberLabel)
     x, y = rows.probability.astype(np.float64), rows.label.astype(np.float64)

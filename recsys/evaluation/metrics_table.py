@@ -5,6 +5,7 @@ A metric is one entry here and one function in `binary.py`, `value_metrics.py`, 
 metrics of this table.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -120,7 +121,7 @@ OF_LABELS = {
 }
 MAIN = {of.always[0] for of in OF_LABELS.values()}  # the main metric of each kind of label
 # reported next to the metrics
-COUNTS = ("rows", "gauc_rows", "groups", "cold_rows", "targets", "cold_targets", "candidates")
+COUNTS = ("rows", "gauc_rows", "groups", "cold_rows", "targets", "cold_targets", "repeat_targets", "candidates")
 MAIN_RANKING = OF_LABELS["binary"].always[0]
 TARGETS = "targets"  # among the slices of retrieval models: the metrics of cold and of warm targets
 MAIN_K = 10
@@ -157,6 +158,21 @@ def lower_is_better(name: str) -> bool:
 def mode_of(name: str) -> Literal["min", "max"]:
     """Return the `mode` that Lightning and PyTorch take for this metric."""
     return "min" if lower_is_better(name) else "max"
+
+
+def monitored(metrics: Mapping[str, Any], name: str) -> tuple[str, float]:
+    """Return the metric that compares validations, and its value: `name`, or the log loss where that is not defined.
+
+    The value is better in the same direction as that of `name`: a log loss is negative where more of `name` is better.
+
+    >>> monitored({"validation/auc": float("nan"), "validation/logloss": 0.5}, "validation/auc")
+    ('validation/logloss', -0.5)
+    """
+    value, other = float(metrics[name]), f"{name.rpartition('/')[0]}/logloss"
+    if not math.isnan(value) or other not in metrics:
+        return name, value
+    loss = float(metrics[other])
+    return other, loss if lower_is_better(name) else -loss
 
 
 def is_better(name: str, difference: float) -> bool | None:

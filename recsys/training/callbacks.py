@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 
@@ -16,7 +17,7 @@ from recsys.base.console import Bar, say, say_once
 from recsys.batch import Batch
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.collected_rows import world_size
-from recsys.evaluation.metrics_table import mode_of
+from recsys.evaluation.metrics_table import mode_of, monitored
 from recsys.training.advice import still_improving
 from recsys.training.module import RecsysModule
 
@@ -29,16 +30,28 @@ class StopEarly(EarlyStopping):
     def __init__(self, metric: str, patience: int) -> None:
         super().__init__(metric, mode=mode_of(metric), patience=patience, check_on_train_epoch_end=False)
         self._gain: tuple[float, float] | None = None  # the best value before the last validation, and the last's
+        self._compared = metric  # or what stands for it
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        state = checkpoint.get("callbacks", {}).get(self.state_key)
+        if state is not None and state["wait_count"] >= state["patience"]:  # a run that had stopped does not train on
+            trainer.should_stop = True
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        before = float(self.best_score)
-        self._gain = None
-        if (value := trainer.callback_metrics.get(self.monitor)) is not None and math.isnan(value):
-            say_once(f"{self.monitor} is not a number, as for validation rows of one class: it stops no training")
+        before, self._gain = float(self.best_score), None
+        self._compared, value = monitored(trainer.callback_metrics, self.monitor)
+        if math.isnan(value):
+            say_once(f"{self.monitor} is not a number: it stops no training")
             return
-        super().on_validation_end(trainer, pl_module)
+        stops, _ = self._evaluate_stopping_criteria(torch.tensor(value))  # on every rank alike
+        if stops:
+            trainer.should_stop, self.stopped_epoch = True, trainer.current_epoch
         now = float(self.best_score)
-        self._gain = (before, now) if now != before and math.isfinite(before) else None
+        self._gain = (
+            (before, now) if self._compared == self.monitor and now != before and math.isfinite(before) else None
+        )
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._gain is not None and trainer.current_epoch == trainer.max_epochs:
@@ -46,7 +59,7 @@ class StopEarly(EarlyStopping):
             if line is not None:
                 say(line)
         if self.wait_count >= self.patience:
-            why = f"{self.monitor} has not improved for {self.patience} validations"
+            why = f"{self._compared} has not improved for {self.patience} validations"
             say(
                 f"stopped after epoch {self.stopped_epoch + 1}: {why}; trainer.early_stopping.patience=null never stops"
             )
@@ -213,6 +226,8 @@ class Interrupts(pl.Callback):
             self._stopping = self._stopping or (self._save and over(trainer, interrupts.requested()))
         if self._stopping and module.stepped and not trainer.should_stop:
             say(f"interrupted: writing a checkpoint at step {trainer.global_step}")
+            if not validates_next(trainer):  # the run that goes on makes its own validations only
+                trainer.limit_val_batches = 0
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -226,15 +241,25 @@ def over(trainer: pl.Trainer, value: bool) -> bool:
     return bool(trainer.strategy.broadcast(value)) if trainer.world_size > 1 else value
 
 
+def validates_next(trainer: pl.Trainer) -> bool:
+    """Return whether a validation is due after the current batch, other than that of a run that stops early."""
+    loop = trainer.fit_loop
+    stops, trainer.should_stop = trainer.should_stop, False
+    assert loop._data_fetcher is not None
+    due = loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+    trainer.should_stop = stops
+    return due
+
+
 class EvaluationBar(pl.Callback):
     """Shows a bar for validation and test, and after a validation during training its metric and the best so far.
 
     Args:
         monitor: the metric that is shown.
-        compared: compares a validation's metric with the best before.
+        compared: compares a validation's metric (`monitored`) with the best before.
     """
 
-    def __init__(self, monitor: str, compared: Callable[[float], str]) -> None:
+    def __init__(self, monitor: str, compared: Callable[[str, float], str]) -> None:
         self._monitor, self._compared = monitor, compared
         self._bar: Bar | None = None
 
@@ -273,21 +298,21 @@ class EvaluationBar(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         result = None
         if trainer.state.fn == "fit" and self._monitor in trainer.callback_metrics:
-            value = float(trainer.callback_metrics[self._monitor])
-            result = f"{self._monitor} {value:.5f} {self._compared(value)}"
+            name, value = monitored(trainer.callback_metrics, self._monitor)
+            result = f"{name} {float(trainer.callback_metrics[name]):.5f} {self._compared(name, value)}"
         self._stop(result)
 
     def on_test_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._stop()
 
 
-def csv_logger(run_dir: Path, up_to_step: int | None) -> CSVLogger:
-    """Return the logger of metrics.csv; a resumed run keeps its history up to the step that it resumes from."""
+def csv_logger(run_dir: Path, batches: int | None) -> CSVLogger:
+    """Return the logger of metrics.csv; a resumed run keeps the history of the batches that it has trained."""
     path = run_dir / "metrics.csv"
     kept: list[dict[str, Any]] = []
-    if up_to_step is not None and path.exists():
+    if batches is not None and path.exists():
         with path.open() as f:
-            kept = [r for r in csv.DictReader(f) if r.get("step") and int(float(r["step"])) <= up_to_step]
+            kept = [r for r in csv.DictReader(f) if r.get("step") and int(float(r["step"])) < batches]
     path.unlink(missing_ok=True)
     logger = CSVLogger(run_dir, name="", version="", flush_logs_every_n_steps=50)
     for row in kept:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from recsys.base.console import say
+from recsys.base.console import say, say_once
 from recsys.batch import Batch
-from recsys.evaluation.metrics_table import lower_is_better
+from recsys.evaluation.metrics_table import lower_is_better, monitored
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder
 from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import checkpoints_of
 from recsys.sharding.stored_checkpoint import check_files
-from recsys.training.callbacks import CLOCK_STEPS, over
+from recsys.training.callbacks import CLOCK_STEPS, over, validates_next
 from recsys.training.module import RecsysModule
 
 
@@ -65,15 +65,18 @@ class Checkpoints(pl.Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self._best_step = state["best"], state.get("best_step", 0)
 
-    def compared(self, value: float) -> str:
-        """Return how the metric of a validation compares with the best one before, in words for people."""
+    def compared(self, name: str, value: float) -> str:
+        """Return how the metric of a validation (`monitored`) compares with the best one before, in words."""
         if self._newest_is_best:
             return "(rows that are trained on next, or none after)"
         if math.isnan(value):
             return "(not a number: do the validation rows have labels of both kinds?)"
+        if name != self.monitor:
+            say_once(f"{self.monitor} is not defined on these rows: {name} says which validation is the best")
         if self.best == -math.inf or self.sign * value > self.best:
             return "(the best so far)"
-        return f"(best: {self.sign * self.best:.5f}" + (f" after step {self._best_step:,})" if self._best_step else ")")
+        best = self.sign * self.best if name == self.monitor else abs(self.best)
+        return f"(best: {best:.5f}" + (f" after step {self._best_step:,})" if self._best_step else ")")
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
@@ -88,14 +91,14 @@ class Checkpoints(pl.Callback):
             due = due or not trainer.is_last_batch
         if not due and self._every_seconds and step % CLOCK_STEPS == 0:
             due = over(trainer, time.monotonic() - self._saved_at > self._every_seconds)
-        self._due_after_validation = due and trainer.is_last_batch and bool(trainer.num_val_batches)
+        self._due_after_validation = due and validates_next(trainer)
         if due and not self._due_after_validation:
             self._save(trainer, "step")
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
-        value = self.sign * float(trainer.callback_metrics[self.monitor])
+        value = self.sign * monitored(trainer.callback_metrics, self.monitor)[1]
         if value > self.best or self.best == -math.inf or self._newest_is_best:
             if not math.isnan(value):
                 self.best, self._best_step = value, trainer.global_step

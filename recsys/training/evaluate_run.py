@@ -25,7 +25,7 @@ from recsys.job.run_config import RunConfig
 from recsys.labels import Label, predict
 from recsys.training.fit_at_once import METHODS
 from recsys.training.fitted_ranking import RESTORE
-from recsys.training.results import show_tables, show_targets
+from recsys.training.results import say_repeats, show_tables, show_targets
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run, protocol
 from recsys.training.trainer import as_counts, build_module, build_trainer, loader_on_cpu, metrics_of, split_loader
@@ -106,6 +106,7 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     target = path / f"evaluate-{split}.json"
     show_tables({split: metrics[split]})  # first: the folder may be read-only
     show_targets(metrics, split)
+    say_repeats(metrics, split)
     write_json(target, metrics)
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")
 

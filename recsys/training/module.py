@@ -16,6 +16,7 @@ from recsys.base.errors import NotFinite, UserError
 from recsys.batch import Batch
 from recsys.distributed.ranks import fail_together, first_problem
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
+from recsys.evaluation.metrics_table import monitored
 from recsys.losses import LabelLosses
 from recsys.models.common.items import NextItems
 from recsys.models.common.layers import has_batch_norm
@@ -300,7 +301,7 @@ class RecsysModule(pl.LightningModule):
         self._swap()
         for scheduler in [] if self._updates.by_step else self._schedulers():
             if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                scheduler.step(float(self.trainer.callback_metrics[self._updates.monitor]))
+                scheduler.step(monitored(self.trainer.callback_metrics, self._updates.monitor)[1])
             else:
                 for _ in range(self.trainer.check_val_every_n_epoch or 1):
                     scheduler.step()

@@ -26,7 +26,7 @@ from recsys.evaluation.value_metrics import NumberMetrics
 from recsys.files.atomic import write_json
 from recsys.job.run_config import RunConfig
 from recsys.training.advice import below_popularity, sees_the_future, too_few_steps, too_good, too_weak
-from recsys.training.run_dir import add_results, protocol
+from recsys.training.run_dir import MISSES_REPEATS, add_results, protocol
 from recsys.training.trainer import loader_on_cpu
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ class PopularItems:
 
     Args:
         popularity: (N,) counts. Candidates are 1 ... N - 1.
-        filter_history: whether to leave out the items of a query's history, except for targets.
+        filter_history, rank_repeats: as in `Protocols`.
     """
 
-    def __init__(self, popularity: np.ndarray, *, filter_history: bool) -> None:
-        self.popularity, self.filter_history = popularity, filter_history
+    def __init__(self, popularity: np.ndarray, *, filter_history: bool, rank_repeats: bool = False) -> None:
+        self.popularity, self.filter_history, self.rank_repeats = popularity, filter_history, rank_repeats
         self._counts = np.sort(popularity[1:])
         self._query: list[int] = []
         self._greater: list[int] = []
@@ -93,8 +93,10 @@ class PopularItems:
         for own, seen in zip(wanted, known, strict=True):
             items = np.append(np.unique(own[own != 0]), own[own == 0])  # unknown items may differ
             is_known = (items > 0) & (items < len(self.popularity))
-            left_out = np.setdiff1d(seen[(seen > 0) & (seen < len(self.popularity))], items)
-            excluded = np.sort(self.popularity[left_out if self.filter_history else left_out[:0]])
+            left_out = np.unique(seen[(seen > 0) & (seen < len(self.popularity))] if self.filter_history else seen[:0])
+            if self.rank_repeats:
+                left_out = np.setdiff1d(left_out, items)
+            excluded, is_known = np.sort(self.popularity[left_out]), is_known & ~np.isin(items, left_out)
             counts = self.popularity[np.where(is_known, items, 0)]
             greater = _above(self._counts, counts) - _above(excluded, counts)
             ties = _equal(self._counts, counts) - _equal(excluded, counts) - 1
@@ -157,7 +159,8 @@ def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunRe
     if not real or metric not in metrics.get("test", {}):
         return
     counts = candidates_of(prepared.fitted).popularity.numpy()
-    popular = PopularItems(counts, filter_history=cfg.protocol.filter_history)
+    p = cfg.protocol
+    popular = PopularItems(counts, filter_history=p.filter_history, rank_repeats=p.rank_repeats)
     for batch in loader_on_cpu(cfg, prepared, "test"):
         assert batch.targets is not None and batch.history is not None
         popular.update(batch.targets, batch.history)
@@ -245,6 +248,15 @@ def show_targets(metrics: dict[str, Any], split: str) -> None:
         show_tables({f"{split}, {p['value']} targets": {k: v for k, v in p.items() if k != "value"} for p in parts})
 
 
+def say_repeats(metrics: dict[str, Any], split: str) -> None:
+    """Say how many targets of a split no list can hold, because they are in the history that lists leave out."""
+    m, ranking = metrics.get(split, {}), metrics["protocol"].get("ranking", {})
+    if m.get("repeat_targets") and ranking["history"] == MISSES_REPEATS and "full" in ranking["protocols"]:
+        what = "targets are in their history, which lists leave out, so they are missed; protocol.filter_history=false "
+        more = "keeps the history in lists, and protocol.rank_repeats=true ranks these targets, as many papers do"
+        say(f"{split}: {m['repeat_targets']:,} of {m['targets']:,} {what}{more}")
+
+
 def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     """Print the metrics of a run as tables, its speed, and the files in its folder `path`.
 
@@ -273,6 +285,8 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
             say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} {what}")
         if m.get("cold_rows"):
             say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")
+    if rows:
+        say_repeats(metrics, next(iter(rows)))
     t = metrics["train"]
     say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
     if t.get("time"):

@@ -65,6 +65,9 @@ FREE = {
 }
 
 
+MISSES_REPEATS = "left out, as targets missed"  # the history, in the protocol of metrics
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """An opened run folder.
@@ -268,6 +271,7 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
     r, next_item = cfg.protocol, data.sequences is not None and data.sequences.held_out == "next"
     negatives = {"count": r.negatives, "of": "no history, no target", "seed": r.seed}
     more, unknown_items = "", "as targets missed"
+    history = "ranked too" if not r.filter_history else "left out" if r.rank_repeats else MISSES_REPEATS
     if data.has_item_table:
         more = f" and of data.items.{'file' if data.items.file else 'vectors'}"
         unknown_items = "ranked, by their features where the model reads them"
@@ -276,7 +280,7 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
             "protocols": list(r.candidates),
             "k": list(r.k),
             "candidates": f"all items of the training split{more}",
-            "history": "left out" if r.filter_history else "ranked too",
+            "history": history,
             "negatives": negatives if any(p != "full" for p in r.candidates) else None,
             "ties": "the expectation over their orders",
             "query": "each held-out item" if next_item else "each group's of a split",

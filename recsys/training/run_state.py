@@ -41,8 +41,8 @@ class RunState:
 
     @property
     def batches(self) -> int:
-        """Number of trained batches, which is the step that loggers use."""
-        return int(self._fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"])
+        """Number of trained batches; loggers count from 0 the one that they log."""
+        return int(self._fit_loop["epoch_loop.batch_progress"]["total"]["ready"])
 
     @property
     def epochs_done(self) -> int:

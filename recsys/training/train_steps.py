@@ -1,7 +1,12 @@
 """Train a model step by step with Lightning, and measure the best checkpoint."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
+
+import pytorch_lightning as pl
 
 from recsys.base.console import say
 from recsys.base.errors import NotFinite, UserError
@@ -35,10 +40,12 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     windows = Windows(cfg, prepared, ranks) if cfg.data.split.window is not None else None
     if windows is not None:
         training = windows.training(0)
-        steps = sum(steps_of(cfg, len(windows.training(i))) for i in range(len(windows)))
+        batches = [len(windows.training(i)) for i in range(len(windows))]
+        steps = sum(steps_of(cfg, n) for n in batches)
         say(f"{len(windows):,} windows of training rows, each measured before it is trained on")
     else:
         training = split_loader(cfg, prepared, "train", ranks, training=True)
+        batches = [len(training)] * cfg.trainer.max_epochs
         steps = steps_of(cfg, len(training))
         if not folder.resumed:
             training.start_reading()
@@ -80,6 +87,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     except NotFinite:
         training.finish_check()  # a damaged file may be the cause
         raise
+    _set_end(trainer, batches)
     slow = slow_validations(cfg, throughput.seconds, throughput.validation_seconds)
     if ranks.rank == 0 and slow is not None:
         say(slow)
@@ -125,6 +133,18 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
             logger.finalize("success")
 
     return RunResults(splits, train, best, log, sliced or {})
+
+
+def _set_end(trainer: pl.Trainer, batches: Sequence[int]) -> None:
+    """Count a last epoch that was begun, and its last batch, also where a resumed run had nothing left to train.
+
+    batches: of each epoch
+    """
+    loop = trainer.fit_loop
+    trained = loop.epoch_loop.batch_progress.total.ready
+    loop.epoch_loop._batches_that_stepped = trained  # the step that loggers use
+    ends = list(accumulate(batches))
+    loop.epoch_progress.current.completed = min(bisect_left(ends, trained) + 1, len(ends)) if trained else 0
 
 
 def _check_batches(cfg: RunConfig, batches: int) -> None:

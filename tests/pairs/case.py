@@ -89,7 +89,7 @@ class Case:
 
     @property
     def ranks(self) -> bool:
-        return self.chosen["array"] == "ranking"
+        return self.chosen["array"] != "retrieval"
 
     @cached_property
     def files(self) -> dict[str, pl.DataFrame]:
@@ -103,7 +103,7 @@ class Case:
     @cached_property
     def data(self) -> dict[str, Any]:
         """The data's YAML."""
-        data = copy.deepcopy(BASE[self.chosen["array"]])
+        data = copy.deepcopy(BASE["ranking" if self.ranks else "retrieval"])
         for name, value in keys_of(self.chosen).items():
             if name.startswith("data."):
                 put(data, name.split(".")[1:], value)
@@ -135,8 +135,8 @@ class Case:
         root = [f"data.root={self._written(files)}"] if files is not None else []
         return self._trained([f"start_from={start.run.path}", *root, *more])
 
-    def resume(self, run: Trial, *more: str) -> Trial:
-        return self._trained([f"resume={run.run.path}", *more])
+    def resume(self, run: Path, *more: str) -> Trial:
+        return self._trained([f"resume={run}", *more])
 
     def _written(self, files: Files) -> Path:
         self.trials += 1
@@ -149,7 +149,7 @@ class Case:
 
     def _trained(self, overrides: Sequence[str]) -> Trial:
         self.trials += 1
-        if not any(o.startswith("resume=") for o in overrides):
+        if not any(o.startswith(("resume=", "run_dir=")) for o in overrides):
             overrides = [*overrides, f"run_dir={self.folder}/run{self.trials}"]
         say_once.cache_clear()
         with chdir(self.folder), redirect_stderr(StringIO()) as said:  # where conf/ is

@@ -1,6 +1,6 @@
-"""The settings that meet: two arrays of them, one of models that score rows, one of models that retrieve items.
+"""The settings that meet: arrays of models that score rows, of models that retrieve items, and of cadences of a training.
 
-`RANKING` and `RETRIEVAL` have one line for each setting. The first value of a setting is its default. Where `when` does
+`RANKING`, `RETRIEVAL` and `CADENCES` have one line for each setting. The first value of a setting is its default. Where `when` does
 not allow a setting, only its default is tried. `combinations` holds each allowed pair of values of an array.
 """
 
@@ -153,7 +153,10 @@ RANKING = [
 REFUSED = [  # values of two settings that one line refuses
     ({("labels", "classes"), ("labels", "mixed")}, {("dense", "target")}),
     ({("labels", "classes"), ("labels", "number")}, {("metrics.gauc", "user")}),
+    ({("trainer.accumulate", "2")}, {("validate", "3 steps"), ("validate", "13 steps")}),
+    ({("trainer.accumulate", "3")}, {("validate", "4 steps"), ("validate", "13 steps")}),
 ]
+PLATEAU = {"mode": "max", "factor": 0.3, "patience": 0, "threshold": 9}  # each validation lowers the rates
 ITEMS = {
     "none": {},
     "file": {"data.items": {"file": "items.csv", "key": "item", "sparse": {"brand": {}}}},
@@ -221,7 +224,50 @@ RETRIEVAL = [
     }),
     key("metrics.slices", None, ["item"]),
 ]  # fmt: skip
-ARRAYS = {"ranking": RANKING, "retrieval": RETRIEVAL}
+CADENCES = [  # of a training: epochs have ten batches, of which accumulated ones take five or four steps
+    Setting("model", {
+        "dlrm": {**RANKERS["dlrm"], **LABELS["click"]},
+        "mmoe": RANKERS["mmoe"],
+    }),
+    Setting("validate", {
+        "epoch": {},
+        "2 epochs": {"trainer.validate_every": 2},
+        "3 steps": {"trainer.validate_every_n_steps": 3},
+        "4 steps": {"trainer.validate_every_n_steps": 4},
+        "13 steps": {"trainer.validate_every_n_steps": 13},
+    }),
+    Setting("checkpoint", {
+        "end": {},
+        "1 step": {"checkpoint.every_n_steps": 1},
+        "2 steps": {"checkpoint.every_n_steps": 2},
+        "3 steps": {"checkpoint.every_n_steps": 3},
+        "time": {"checkpoint.every_minutes": 1e-6},
+        "many": {"checkpoint.every_n_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": 2},
+    }),
+    key("trainer.accumulate", None, 2, 3),
+    key("trainer.early_stopping.patience", None, 1, 2),
+    key("trainer.max_steps", None, 7),
+    Setting("scheduler", {
+        "none": {},
+        "plateau": {"optim.scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", **PLATEAU}},
+        "exponential": {"optim.scheduler": {"_target_": "torch.optim.lr_scheduler.ExponentialLR", "gamma": 0.5}},
+        "cosine": {"schedule": "cosine"},
+    }),
+    key("optim.ema", None, 0.9),
+    key("calibration", None, "platt"),
+    key("optim.sparse.name", None, "adam", "partial_rowwise_adam"),
+    key("trainer.precision", None, "16-mixed"),
+    key("trainer.pipeline", None, "sparse_dist"),
+    Setting(
+        "split",
+        {
+            "files": {"data.split": FILES},
+            "windows": {"data.split": {"by": "time", "column": "ts", **SHARES, "window": 3600.0}},
+        },
+        {"validate": {"epoch"}, "trainer.early_stopping.patience": {"None"}},
+    ),
+]  # fmt: skip
+ARRAYS = {"ranking": RANKING, "retrieval": RETRIEVAL, "cadences": CADENCES}
 
 
 def complete(array: str, chosen: Chosen) -> dict[str, str]:

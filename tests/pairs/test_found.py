@@ -12,6 +12,7 @@ from case import Case
 from relations import RELATIONS
 from settings import complete
 
+from recsys.files.run_files import best_checkpoint
 from recsys.online.servable import Query
 from recsys.stages.explore import Epsilon
 from recsys.stages.filters import Seen
@@ -99,3 +100,21 @@ def test_places_behind_the_candidates_are_certain() -> None:
     pipeline = small_stages.recommender(ITEMS, sources, order={"explore": Epsilon(0.4, 4)}, k=6)
     [answer] = pipeline.answers([Query([], k=6, context={"user": "new"})])
     assert answer.propensities[:4].min() > 0 and answer.propensities[4:].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("kept", "best"), [(None, "auc"), (0, "logloss")])
+def test_where_auc_is_not_defined_the_log_loss_selects_and_stops(kept: int | None, best: str, tmp_path: Path) -> None:
+    """Also in silence: each validation was the best one, and none stopped the training."""
+    case = Case(complete("ranking", {"model": "lr", "calibration": "isotonic"}), tmp_path)
+    validation = case.files["validation"]
+    rows = validation if kept is None else validation.with_columns(click=pl.lit(kept))
+    small = ["trainer.max_epochs=8", "trainer.validate_every=1", "trainer.early_stopping.patience=2"]
+    rates = ["optim.dense.lr=0.5", "optim.sparse.lr=0.5"]
+    run = case.train(*small, *rates, files=case.files | {"validation": rows}).run.path
+    of_run = pl.read_csv(run / "metrics.csv").drop_nulls("validation/logloss")[:-1]  # the last is the best one's
+    values = of_run[f"validation/{best}"] * (-1 if best == "logloss" else 1)
+    steps = of_run["step"].to_list()
+    found = best_checkpoint(run)
+    assert found is not None and int(found.name[-8:]) == steps[values.arg_max() or 0] + 1
+    assert len(values) < 8 or values.arg_max() >= 5
+    assert ("isotonic" in (run / "calibration.json").read_text()) == (kept is None)
