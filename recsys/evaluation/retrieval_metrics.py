@@ -34,7 +34,9 @@ class Protocols:
             estimate the full ones and may order models differently (Krichene & Rendle 2020,
             https://dl.acm.org/doi/10.1145/3394486.3403226).
         negatives: number of candidates sampled for each row, without replacement.
-        filter_history: whether `full` excludes the items of a row's history from its ranking, except for targets.
+        filter_history: whether `full` excludes the items of a row's history from its ranking, as lists do.
+        rank_repeats: whether a target of the history is ranked all the same, as in many papers; otherwise it is missed,
+            as in the lists. Only with filter_history.
         seed: seed of the sampling.
         lists: metrics of the lists of the best candidates, measured if `protocols` contains full (`ListMetrics`).
     """
@@ -43,6 +45,7 @@ class Protocols:
     protocols: tuple[str, ...] = ("full",)
     negatives: int = 100
     filter_history: bool = True
+    rank_repeats: bool = False
     seed: int = 0
     lists: tuple[str, ...] = ()
 
@@ -167,7 +170,7 @@ class RetrievalMetrics:
         self._kept: list[np.ndarray] = []  # parts of `ranks`
         self.not_finite = False
         self._highest: Tensor | None = None  # the highest score so far; NaN if one was
-        self._queries = self._cold_rows = 0
+        self._queries = self._cold_rows = self._repeats = 0
         self.with_lists = True
         self._lists = ListMetrics(protocols.lists, protocols.k, popularity)
 
@@ -211,7 +214,8 @@ class RetrievalMetrics:
         counts = np.tile(np.array([MISSED, 0]), (len(row), len(self.protocols.protocols)))
         ranked = (item > 0) & (item < self.candidates)
         rows, items = (torch.from_numpy(x[ranked]).to(queries.device) for x in (row, item))
-        jagged = self._jagged_ids(row[ranked], item[ranked], history, numbers)
+        known, wanted = keys_of(history, self.candidates), row[ranked] * self.candidates + item[ranked]
+        jagged = self._jagged_ids(wanted, known, numbers)
         *lists, left_out = (one.to(queries.device) for one in jagged)
         names = self.protocols.protocols
         counted, best, own_queries = count_competitors(
@@ -222,6 +226,11 @@ class RetrievalMetrics:
             max(self.protocols.k) if self._measures_lists else 0,
         )
         counts[ranked] = counted.cpu().numpy()
+        repeats = np.flatnonzero(ranked)[within(wanted, known)]
+        if self.protocols.filter_history and not self.protocols.rank_repeats and "full" in names:
+            i = 2 * names.index("full")
+            counts[repeats, i : i + 2] = MISSED, 0
+        self._repeats += len(repeats)
         if self._measures_lists:
             similarity = None
             if "diversity" in self.protocols.lists:
@@ -251,22 +260,23 @@ class RetrievalMetrics:
 
         return watched
 
-    def _jagged_ids(
-        self, row: np.ndarray, item: np.ndarray, history: JaggedIds, numbers: np.ndarray
-    ) -> list[JaggedIds]:
+    def _jagged_ids(self, targets: np.ndarray, known: np.ndarray, numbers: np.ndarray) -> list[JaggedIds]:
         """Return, for each protocol, one list of candidates per row; then the lists of the history that is left out.
 
         The lists have the excluded candidates for `full`, and the sampled competitors for the other protocols. The
         history is empty if it is not filtered, or if no lists of the best candidates are measured.
+
+        Args:
+            targets, known: ascending keys of the rows' targets and histories (`keys_of`).
+            numbers: numbers of the rows in the split.
         """
-        n, rows = self.candidates, len(history)
-        targets, known = ascending(row * n + item), keys_of(history, n)
+        n, rows = self.candidates, len(numbers)
         excluded = _jagged_ids(ascending(np.append(known, targets)), n, rows)
         lists: list[JaggedIds] = []
         for name in self.protocols.protocols:
             if name == "full":
-                left_out = known[~within(known, targets)] if self.protocols.filter_history else known[:0]
-                lists.append(_jagged_ids(left_out, n, rows))
+                left_out = known[~within(known, targets)] if self.protocols.rank_repeats else known
+                lists.append(_jagged_ids(left_out if self.protocols.filter_history else known[:0], n, rows))
             else:
                 count, seed = self.protocols.negatives, self.protocols.seed
                 lists.append(sample_negatives(numbers, excluded, self._cumulative[name], count, seed))
@@ -278,14 +288,15 @@ class RetrievalMetrics:
 
         Metrics of the protocol full have no suffix (ndcg@10); others end in the protocol (ndcg@10_uniform). Counts are
         included: rows (queries), cold_rows (queries without a history), targets, cold_targets (targets that training
-        has not seen, or less often than min_count; they count as missed if they are not candidates) and candidates.
+        has not seen, or less often than min_count; they count as missed if they are not candidates), repeat_targets
+        (targets that are in their query's history) and candidates.
         """
         names = self.protocols.protocols
         table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])
         not_finite = self._highest is not None and not bool(self._highest < math.inf)
-        parts = gather_values((table, self._queries, self._cold_rows, not_finite))
-        self._kept, self._queries, self._cold_rows, self._highest = [], 0, 0, None
-        tables, queries, cold_rows, not_finite_parts = zip(*parts, strict=True)
+        parts = gather_values((table, self._queries, self._cold_rows, self._repeats, not_finite))
+        self._kept, self._queries, self._cold_rows, self._repeats, self._highest = [], 0, 0, 0, None
+        tables, queries, cold_rows, repeats, not_finite_parts = zip(*parts, strict=True)
         self.not_finite = any(not_finite_parts)
         table = np.concatenate(tables)
         self.ranks = table = table[np.argsort(table[:, 0], kind="stable")]
@@ -295,6 +306,7 @@ class RetrievalMetrics:
             "cold_rows": sum(cold_rows),
             "targets": len(table),
             "cold_targets": int(table[:, 1].sum()),
+            "repeat_targets": sum(repeats),
             "candidates": self.candidates - 1,
         }
         return self.measure(table) | lists | counts

@@ -211,7 +211,7 @@ def protocol_of(cfg: RunConfig) -> Protocols:
         raise UserError(f"protocol.lists={asked}: needs protocol.candidates=[full], and this is {p.candidates}")
     lists = tuple(name for name in p.lists if name != "diversity" or cfg.kind.has_vectors)
     try:
-        return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.seed, lists)
+        return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.rank_repeats, p.seed, lists)
     except ValueError as e:
         raise UserError(f"protocol.{e}") from e
 

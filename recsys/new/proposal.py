@@ -109,6 +109,7 @@ class Proposal:
     group: dict[str, Any] | None = None  # for retrieval models: whose rows belong together
     k_core: dict[str, int] = field(default_factory=dict)  # for retrieval models: what may leave out rare values
     max_length: int = 0  # for retrieval models: of their sequences
+    repeats: bool = False  # for retrieval models: whether users often come back to an item
     within: str | None = None  # the column of groups whose rows stay together, and are compared by metrics
     items: Side | None = None  # the side table of `items:`
 
@@ -136,7 +137,7 @@ class Proposal:
     def command(self, name: str) -> str:
         """Return the command that trains; one epoch of few rows makes few steps."""
         if self.retrieves:
-            return f"python -m recsys.train data={name} model=sasrec"
+            return f"python -m recsys.train data={name} model=sasrec" + " protocol.filter_history=false" * self.repeats
         single = " model=dcnv2" if len(self.features.inputs) == 1 else ""  # model=dlrm multiplies pairs of vectors
         small = " trainer=until_best" if self.rows < 2_000_000 else ""
         small += " trainer.batch_size=256" if self.rows < 200_000 else ""

@@ -17,6 +17,7 @@ from recsys.new.statistics import counts_of, mean
 
 SPARSE = 0.5  # share of the users or of the items that are rare in a very sparse log
 KEPT = 0.95  # share of the rows that the length of lists keeps
+REPEATED, SOME_REPEATED = 0.1, 0.01  # share of the rows with an item that the user had before
 CORE = 5  # rows of each user and item in most published data sets
 MOST_LENGTH = 200  # of lists: the time of attention grows with its square
 
@@ -34,6 +35,12 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     longest = _length_that_keeps(KEPT, counts_of(user.values)["count"])
     p.max_length = min(max(longest, 10), MOST_LENGTH)
     p.reasons["sequences"] = f"lists of {longest} keep {KEPT:.0%} of the sample's rows"
+    share = _repeated(user.values, item.values)
+    p.repeats = share >= REPEATED
+    if share >= SOME_REPEATED:
+        known = "lists have items of the history, as metrics" if p.repeats else "lists leave such items out, as metrics"
+        what = f"{share:.0%} of a user's rows after the first have an item that the user had before"
+        p.reasons["group"] = f"{what}; protocol.filter_history={str(not p.repeats).lower()}: {known}"
     p.split = Split({"by": "leave_one_out"}, "each user's last item is a test row, the one before it a validation row")
     if user.name == "list":  # the reader adds this column
         p.split = splits.by_groups("list", "whole lines are held out; the column `list` identifies them")
@@ -68,6 +75,13 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
         own = c.reason if c.kind.says_nothing or c.kind.is_row_id else why
         p.features.left_out.append((c.name, other_names.get(c.name) or chosen.get(c.name) or own))
     p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
+
+
+def _repeated(user: pl.Series, item: pl.Series) -> float:
+    """Return the share of the rows, without the first of each user, whose item the user had in another row before."""
+    rows = pl.DataFrame({"user": user, "item": item}).drop_nulls()
+    after_the_first = rows.height - rows["user"].n_unique()
+    return (rows.height - rows.n_unique()) / after_the_first if after_the_first else 0.0
 
 
 def _chosen(columns: Sequence[Column]) -> dict[str, str]:

@@ -37,7 +37,8 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
         why = f"rows without {' or '.join(dict.fromkeys(p.where.values()))} are left out"
         lines += entry("where", " AND ".join(p.where), why)
     if p.group is not None:
-        lines += entry("group", p.group, "" if "order" in p.group else f"{p.no_time}: the order of the files counts")
+        no_order = [] if "order" in p.group else [f"{p.no_time}: the order of the files counts"]
+        lines += entry("group", p.group, "; ".join([*no_order, *filter(None, [p.reasons.get("group")])]))
         lines += entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
         if p.reasons.get("k_core"):
             lines += [*comment(p.reasons["k_core"]), f"# k_core: {flow(p.k_core)}"]

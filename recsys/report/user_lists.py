@@ -18,6 +18,7 @@ from recsys.data.prepare.item_table import items_join
 from recsys.data.prepare.prepared import parsed_rows
 from recsys.data.raw.read_sources import side_table
 from recsys.evaluation.metrics_table import label
+from recsys.evaluation.retrieval_metrics import MISSED
 from recsys.online.recommender import Recommender, top_k
 from recsys.pages.elements import plain, tail
 from recsys.pages.page_table import Cell, Cells, Column, PageTable
@@ -65,7 +66,13 @@ class UserSection(NamedTuple):
     @property
     def differing(self) -> str:
         """A sentence if ranks differ from those of the evaluation, else an empty text."""
-        ranks = [(x.ranks[t][0], above) for u in self.users for x in u.lists for t, (above, _) in x.kept.items()]
+        ranks = [
+            (x.ranks[t][0], above)
+            for u in self.users
+            for x in u.lists
+            for t, (above, _) in x.kept.items()
+            if t in x.ranks
+        ]
         off = [abs(a - b) for a, b in ranks if a != b]
         text = f"{len(off)} of {len(ranks)} ranks are up to {max(off, default=0):,} places off those of the evaluation"
         return f"{text}: by rounding or, if it is more than a few, because the data has changed." if off else ""
@@ -187,26 +194,36 @@ def _lists(run: ReportedRun, rows: Sequence[int], k: int) -> dict[int, RunList]:
             score = model.score_batch(batch)
             for row, i in places.items():
                 targets, history = (x.slice(i, i + 1).values for x in (batch.targets, batch.history))
-                items, ranks = _list(model, score(i, i + 1)[0], targets, history, k)
+                items, ranks = _list(model, score(i, i + 1)[0], targets, history, k, cfg.protocol.rank_repeats)
                 # of unknown targets, which have no rank here, then of the others by ascending id
                 of_row = kept.filter(query=row).select("^(greater|ties)_full$").rows() if len(kept) else []
-                lists[row] = RunList(items, ranks, dict(zip([*ranks][::-1], of_row[::-1], strict=False)))
+                kept_ranks = dict(zip([*ranks][::-1], of_row[::-1], strict=False))
+                lists[row] = RunList(items, _without_missed(ranks), _without_missed(kept_ranks))
     return lists
 
 
-def _list(model: Recommender, some: Tensor, targets: Tensor, past: Tensor, k: int) -> tuple[list[str], dict[str, Rank]]:
+def _without_missed(ranks: dict[str, Rank]) -> dict[str, Rank]:
+    return {target: rank for target, rank in ranks.items() if rank[0] != MISSED}
+
+
+def _list(
+    model: Recommender, some: Tensor, targets: Tensor, past: Tensor, k: int, rank_repeats: bool
+) -> tuple[list[str], dict[str, Rank]]:
     """Return the k best items and the ranks of targets, by ascending id, as the protocol `full` ranks them.
 
-    some: scores (N,) of the candidates 0 ... N - 1; 0 stands for unknown items, and the last ones may be missing
+    Args:
+        some: scores (N,) of the candidates 0 ... N - 1; 0 stands for unknown items, and the last ones may be missing.
+        rank_repeats: as in `Protocols`.
     """
     names, targets = model.fitted.candidates, targets[targets > 0].unique()
     scores, ranked = torch.full((1 + len(names),), -torch.inf), torch.arange(1 + len(names)) > 0
     scores[1 : len(some)] = some[1:].nan_to_num(-torch.inf, torch.inf, -torch.inf)
     if model.filter_history:
-        ranked[past[~torch.isin(past, targets)]] = False
+        ranked[past[~torch.isin(past, targets)] if rank_repeats else past] = False
     ids, best = top_k(torch.where(ranked, scores, -torch.inf)[None], min(k, len(names)))
-    own, others = scores[targets][:, None], scores[ranked]
-    ranks = zip((others > own).sum(1).tolist(), ((others == own).sum(1) - 1).tolist(), strict=True)
+    own, others, found = scores[targets][:, None], scores[ranked], ranked[targets]
+    greater, ties = (others > own).sum(1), (others == own).sum(1) - 1
+    ranks = zip(torch.where(found, greater, MISSED).tolist(), torch.where(found, ties, 0).tolist(), strict=True)
     items = names.gather(ids[best > -torch.inf].numpy() - 1).to_list()
     return items, dict(zip(names.gather(targets.numpy() - 1), ranks, strict=True))
 

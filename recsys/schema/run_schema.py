@@ -256,7 +256,8 @@ class ProtocolConfig:
     negatives: Count = field(
         100, "uniform, popularity: number of candidates sampled for each row, excluding its targets and history"
     )
-    filter_history: bool = field(True, "full: exclude the items of the history")
+    filter_history: bool = field(True, "full: exclude the items of the history, as in the lists")
+    rank_repeats: bool = field(False, "full: rank a target that is in the history, as many papers do, not miss it")
     seed: Natural = field(0, "seed of the sampling")
     lists: list[str] = field(
         lambda: ["coverage", "gini", "novelty", "diversity", "popularity_lift"],

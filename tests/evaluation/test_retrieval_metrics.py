@@ -27,21 +27,26 @@ def queries(draw: st.DrawFn) -> tuple[int, list[list[int]], list[list[int]], int
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(queries(), st.booleans(), st.integers(1, 5), st.sampled_from([1, 60, 2**20]))
-def test_every_metric_equals_that_of_sorted_lists(query, filtered: bool, size: int, block: int) -> None:  # type: ignore[no-untyped-def]
+@given(queries(), st.booleans(), st.booleans(), st.integers(1, 5), st.sampled_from([1, 60, 2**20]))
+def test_every_metric_equals_that_of_sorted_lists(  # type: ignore[no-untyped-def]
+    query, filtered: bool, rank_repeats: bool, size: int, block: int
+) -> None:
     n, targets, history, seed = query
+    protocol = {"k": (1, 3, 10), "filter_history": filtered, "rank_repeats": rank_repeats}
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(n), (len(targets), 1)), axis=1)  # no ties
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recsys.evaluation.retrieval_counts, "BLOCK", block)
         patch.setattr(recsys.evaluation.retrieval_counts, "SCORES_COMPARED", block)
         patch.setattr(recsys.evaluation.retrieval_counts, "TILE", max(1, block // 7))
-        found = measure(
-            torch.from_numpy(order).float(), targets, history, (size,), k=(1, 3, 10), filter_history=filtered
-        )
-    same(found, by_sorting(order, targets, history if filtered else [[] for _ in targets], (1, 3, 10)))
+        found = measure(torch.from_numpy(order).float(), targets, history, (size,), **protocol)
+    left_out = history if filtered else [[] for _ in targets]
+    same(found, by_sorting(order, targets, left_out, (1, 3, 10), rank_repeats))
     assert found["rows"] == len(targets)
     assert found["candidates"] == n - 1
     assert found["targets"] == sum(len(set(mine)) for mine in targets)
+    assert found["repeat_targets"] == sum(
+        0 < item < n and item in seen for mine, seen in zip(targets, history, strict=True) for item in set(mine)
+    )
     assert found["cold_targets"] == sum(not 0 < item < n for mine in targets for item in set(mine))
 
 
@@ -148,12 +153,14 @@ def test_a_constant_scorer_that_rounds_gets_chance_over_all_targets(n: int) -> N
     same(found, chance(n - 1, 1) | chance(n - 1, 5))
 
 
-def test_history_leaves_the_list_but_a_target_in_it_stays() -> None:
+def test_a_target_in_the_history_is_missed_as_in_the_lists() -> None:
     scores = torch.tensor([[9.0, 8, 7, 6, 5]])
     history = [[1, 1, 3, 2]]
-    assert measure(scores, [[3]], history)["mrr"] == 1
+    assert measure(scores, [[3]], history)["mrr"] == 0
+    assert measure(scores, [[3]], history, rank_repeats=True)["mrr"] == 1
     assert measure(scores, [[3]], history, filter_history=False)["mrr"] == pytest.approx(1 / 3)
-    assert measure(scores, [[3, 1]], history, k=(2,))["recall@2"] == 1
+    assert measure(scores, [[3, 1]], history, k=(2,), rank_repeats=True)["recall@2"] == 1
+    assert measure(scores, [[3, 4]], history, k=(1,))["recall@1"] == 0.5
     assert measure(scores, [[4]], history)["mrr"] == 1
 
 

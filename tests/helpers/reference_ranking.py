@@ -49,13 +49,20 @@ def measure(
     raise AssertionError
 
 
-def by_sorting(scores: np.ndarray, targets: list[list[int]], history: list[list[int]], k: tuple[int, ...]) -> Found:
+def by_sorting(
+    scores: np.ndarray,
+    targets: list[list[int]],
+    history: list[list[int]],
+    k: tuple[int, ...],
+    rank_repeats: bool = False,
+) -> Found:
     """The reference: sort every row's candidates, look where the targets are."""
     found: dict[str, list[float]] = {}
     for row, (mine, seen) in enumerate(zip(targets, history, strict=True)):
         wanted = set(mine)
-        ranked = [i for i in np.argsort(-scores[row]) if i and (i in wanted or i not in set(seen))]
-        ranks = sorted(ranked.index(item) + 1 for item in wanted if 0 < item < scores.shape[1])
+        left_out = set(seen) - (wanted if rank_repeats else set())
+        ranked = [i for i in np.argsort(-scores[row]) if i and i not in left_out]
+        ranks = sorted(ranked.index(item) + 1 for item in wanted if item in ranked)
         for n in k:
             hits = [rank for rank in ranks if rank <= n]
             ideal = sum(1 / math.log2(1 + i) for i in range(1, min(len(wanted), n) + 1))
