@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from recsys.base.append import append
 from recsys.base.secrets import mask_text
 
 KERNEL = "RECSYS_IN_KERNEL"  # environment variable of the ranks that a notebook's kernel starts
@@ -148,8 +149,7 @@ def _append(line: str) -> None:
     global _log_fails
     assert _log is not None
     try:
-        with _log.open("a") as f:
-            f.write(line + "\n")
+        append(_log, (line + "\n").encode(errors="backslashreplace"), sync=False)
         _log_fails = False
     except OSError as e:
         if not _log_fails:

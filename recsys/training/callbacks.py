@@ -286,8 +286,9 @@ def csv_logger(run_dir: Path, up_to_step: int | None) -> CSVLogger:
     path = run_dir / "metrics.csv"
     kept: list[dict[str, Any]] = []
     if up_to_step is not None and path.exists():
-        with path.open() as f:
-            kept = [r for r in csv.DictReader(f) if r.get("step") and int(float(r["step"])) <= up_to_step]
+        whole = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a full disk may have torn the last row
+        rows = csv.DictReader(whole.splitlines())
+        kept = [r for r in rows if r.get("step") and int(float(r["step"])) <= up_to_step]
     path.unlink(missing_ok=True)
     logger = CSVLogger(run_dir, name="", version="", flush_logs_every_n_steps=50)
     for row in kept:
