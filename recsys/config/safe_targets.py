@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -42,7 +43,8 @@ def check_run_config(cfg: DictConfig | ListConfig, place: Path) -> None:
             module, where = moved(value).rpartition(".")[0], f"{place}: {key}={value}"
             refuse_unsafe(module, where)
             if module and not _is_trusted(module):
-                raise UserError(f"{where}: is code of others; if you trust it, set the variable {TRUSTED}={module}")
+                trust = f"{TRUSTED}={quote(module)}"
+                raise UserError(f"{where}: is code of others; if you trust it, set the variable {trust}")
 
 
 def _is_trusted(module: str) -> bool:
@@ -54,13 +56,13 @@ def _is_trusted(module: str) -> bool:
     return any(module == found for f in files for found in _MODULE.findall(f.read_text("utf-8", errors="replace")))
 
 
-def check_loggers(cfg: DictConfig, place: Path, typed: Collection[str]) -> None:
+def check_loggers(loggers: object, place: Path, typed: Collection[str]) -> None:
     """Raise UserError if a logger that a run folder names could write to another place, or send anything there.
 
-    cfg, place: the config of a training that goes on from a run, and the file of that run's config
+    loggers, place: the key `logger` of a training that goes on from a run, and the file of that run's config
     typed: the keys that the user has typed
     """
-    for key, value in _leaves(OmegaConf.to_container(cfg.logger), "logger"):
+    for key, value in _leaves(loggers, "logger"):
         is_place = isinstance(value, str) and ("/" in value or ".." in value)
         if is_place and not any(f"{key}.".startswith(f"{t}.") for t in typed):
             raise UserError(f"{place}: {key}={value}: may be another place; type ++{key}={value}, or logger=csv")

@@ -134,5 +134,5 @@ def config_of_run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> D
                 OmegaConf.update(run, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
             else:  # `~key` has removed it
                 (OmegaConf.select(run, parent) if parent else run).pop(name, None)
-    check_loggers(run, path, keys)
+    check_loggers(OmegaConf.to_container(run.logger), path, keys)
     return run

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from recsys.base.printable import visible_json
 from recsys.base.secrets import mask_text
 
 
@@ -21,7 +22,7 @@ def log(level: str, event: str, **fields: Any) -> None:
         line = orjson.dumps(content, default=str).decode()
     except TypeError:  # the name of a file is not UTF-8
         line = json.dumps(content, default=str)
-    sys.stderr.write((line if level == "info" else mask_text(line)) + "\n")
+    sys.stderr.write(visible_json(line if level == "info" else mask_text(line)) + "\n")
 
 
 class LibraryLog(logging.Handler):
