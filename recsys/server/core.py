@@ -20,7 +20,7 @@ from recsys.server.batcher import Work
 from recsys.server.canary_guard import LATE
 from recsys.server.feedback import LONGEST_ID, FeedbackLog
 from recsys.server.hosts import Hosts
-from recsys.server.logs import log, log_failure
+from recsys.server.logs import Flood, log, log_failure
 from recsys.server.model_versions import CANARY
 from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
 from recsys.server.prometheus import Metrics
@@ -31,7 +31,7 @@ from recsys.server.served_models import LoadedVersion, Registry
 if TYPE_CHECKING:
     from recsys.server.tracing import Tracer
 
-MOST_WARNINGS = 50  # lines a second about requests that were refused
+MOST_WARNINGS = 50  # about columns and items that are not known
 MOST_REPORTS = 100_000  # answers, and pieces of feedback, that wait for the supervisor
 REPORT_ENTRIES = 1000  # of one line
 
@@ -118,7 +118,7 @@ class Core:
         self._log_requests = settings.log == "requests"
         self._default_timeout = settings.timeout_us
         self._unread: set[tuple[str, str]] = set()  # models and columns that were logged
-        self._warned = (0, 0)  # a second, and the number of warnings in it
+        self._refusals = Flood()
 
     @property
     def is_ready(self) -> bool:
@@ -286,11 +286,8 @@ class Core:
             log("info", "request", **fields)
         elif status >= 500 and not isinstance(error, RequestError):
             log_failure("request", error, **fields)
-        else:  # a flood of requests that are refused must not fill disks
-            second = int(perf_counter())
-            self._warned = (second, self._warned[1] + 1 if self._warned[0] == second else 1)
-            if self._warned[1] <= MOST_WARNINGS:
-                log("warning", "request", **fields, message=one_line(error))
+        elif self._refusals.lets_through():
+            log("warning", "request", **fields, message=one_line(error))
 
     async def take_feedback(self, feedback: list[dict[str, Any]]) -> None:
         """Keep feedback on the disk, then report it. Raises RequestError."""
