@@ -20,7 +20,6 @@ from omegaconf import MISSING
 from recsys.base.console import results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
-from recsys.pages.elements import visible
 from recsys.schema.command_schemas import RegistryConfig
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def _show(registry: ModelRegistry, cfg: RegistryConfig) -> None:
             if stored := stored_as(e):
                 why = f" ({stored}){why}"
             line = f"{e.get('time')}  {e.get('event')!s:<13} {e.get('version') or ''}  {e.get('who') or 'a server'}"
-            results.print(visible(line + why), markup=False, soft_wrap=True)
+            results.print(line + why, markup=False, soft_wrap=True)
         return
     registry.path(cfg.version)
     [about] = [e for e in registry.summaries() if e["version"] == cfg.version]

@@ -8,16 +8,19 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.text import Text
 
+from recsys.base.append import append
+from recsys.base.printable import visible
 from recsys.base.secrets import mask_text
 
 KERNEL = "RECSYS_IN_KERNEL"  # environment variable of the ranks that a notebook's kernel starts
@@ -38,6 +41,14 @@ def _in_notebook() -> bool:
     return _in_kernel() or "JPY_PARENT_PID" in os.environ
 
 
+class _Console(Console):
+    """A console that prints control characters of texts as escapes; its own, such as colours, stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for s in super().render(renderable, options):
+            yield s if s.control or s.text.isprintable() else Segment(visible(s.text), s.style)
+
+
 def _console(stderr: bool) -> Console:
     """Return a console of 120 columns of plain text, or of what the terminal has.
 
@@ -46,10 +57,10 @@ def _console(stderr: bool) -> Console:
     """
     if _in_notebook():
         look: dict[str, Any] = {"force_jupyter": False, "force_terminal": False, "no_color": True}
-        return Console(stderr=stderr and not _in_kernel(), width=120, highlight=False, soft_wrap=stderr, **look)
+        return _Console(stderr=stderr and not _in_kernel(), width=120, highlight=False, soft_wrap=stderr, **look)
     stream: TextIO | None = sys.stderr if stderr else sys.stdout  # None if the caller has closed it
     width = None if stream is not None and stream.isatty() else 120
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=stderr)
+    return _Console(stderr=stderr, width=width, highlight=False, soft_wrap=stderr)
 
 
 for _stream in (sys.stdout, sys.stderr):  # a terminal of ASCII shows other letters as escapes
@@ -91,7 +102,7 @@ def hidden() -> Iterator[None]:
 def say(message: str) -> None:
     """Print one line to standard error and write it to the run's log, with secrets masked."""
     global _open_line
-    message = mask_text(message)
+    message = visible(mask_text(message))
     if _open_line and not console.quiet:  # remove the line that a bar updates in place; the bar writes it again
         console.file.write(f"\r{'':<{_open_line}}\r")
     _open_line = 0
@@ -109,7 +120,7 @@ def _show_in_place(line: str, end: str) -> None:
     global _open_line
     if console.quiet:
         return
-    console.file.write(f"\r{mask_text(line):<{_open_line}}{end}")
+    console.file.write(f"\r{visible(mask_text(line)):<{_open_line}}{end}")
     console.file.flush()
     _open_line = 0 if end else max(_open_line, len(line))
 
@@ -135,7 +146,7 @@ def log_file() -> Path | None:
 
 def log(message: str) -> None:
     """Write one line to the run's log, but not to standard error."""
-    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {mask_text(message)}"
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible(mask_text(message))}"
     if _log is None:
         _unlogged.append(line)
         del _unlogged[:-200]
@@ -148,8 +159,7 @@ def _append(line: str) -> None:
     global _log_fails
     assert _log is not None
     try:
-        with _log.open("a") as f:
-            f.write(line + "\n")
+        append(_log, (line + "\n").encode(errors="backslashreplace"), sync=False)
         _log_fails = False
     except OSError as e:
         if not _log_fails:

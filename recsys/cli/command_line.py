@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.base import interrupts
-from recsys.base.console import log_to
+from recsys.base.console import log_to, say
 from recsys.base.errors import UserError
 from recsys.base.parsing import WrongKey
 from recsys.base.secrets import mask_overrides, remember
@@ -129,6 +129,8 @@ def status(
     from recsys.config.overrides import free_keys
 
     silence()
+    if sys.getfilesystemencoding() != "utf-8":  # libraries that are written in Rust and C++ name files in UTF-8
+        say("names of files are not written in UTF-8 here; set PYTHONUTF8=1 if they have other letters than ASCII's")
     register(command)
     given = sys.argv[1:] if arguments is None else list(arguments)
     check_flags(given)

@@ -61,6 +61,8 @@ def _explain_by_type(e: BaseException, command: str, arguments: Sequence[str]) -
         if not equals:
             names = {"train": "resume", "new": "data", "preprocess": "data"}.get(command, "run")
             return f"{key}: must be KEY=VALUE, such as {names}={key}"
+        if not key.isascii():
+            return f"{key}: a key that is typed has no other letters than ASCII's; write it in a YAML file of conf/"
         quoted = value.strip("'\"")
         return f"{override}: cannot be parsed; write the value in quotes: \"{key}='{quoted}'\""
     if isinstance(e, OmegaConfBaseException) and e.full_key and "Cannot merge DictConfig with ListConfig" in str(e):

@@ -1,14 +1,20 @@
 """Refuse configs of run folders that could do more than describe a run."""
 
+import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from recsys.base.errors import UserError
 
+TRUSTED = "RECSYS_TRUSTED_MODULES"  # environment variable: modules that configs of run folders may name, with commas
+LIBRARIES = ("recsys", "torch", "torchrec", "pytorch_lightning")
+_MODULE = re.compile(r"_target_['\"]?:\s*['\"]?([\w.]+)\.\w")  # of a class that the user's own conf/ names
 MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # old prefix of a `_target_`: new one
 
 
@@ -20,46 +26,53 @@ def moved(target: str) -> str:
     return target
 
 
-def check_run_config(cfg: DictConfig | ListConfig, folder: Path) -> None:
+def check_run_config(cfg: DictConfig | ListConfig, place: Path) -> None:
     """Raise UserError if the config of a run folder could do more than describe the run.
 
     Its values are final, because a run's config is written without interpolations; `${oc.env:NAME}` would read this
-    machine's environment. None of its `_target_`s may name a module inside the folder, or of the standard library.
+    machine's environment. A `_target_` may not even make Python import a module that nobody on this machine has chosen.
+
+    place: the file that holds the config
     """
-    place = folder / "config.yaml"
     for key, value in _leaves(OmegaConf.to_container(cfg)):
         if not isinstance(value, str):
             continue
         if "${" in value:
             raise UserError(f"{place}: {key}={value}: a run's config has no interpolations; write the value itself")
         if key.rpartition(".")[2] == "_target_":
-            module = moved(value).rpartition(".")[0]
-            refuse_unsafe(module, f"{place}: {key}={value}")
-            if _is_inside(module, folder):
-                raise UserError(f"{place}: {key}={value}: is code inside the run folder, which is never executed")
+            module, where = moved(value).rpartition(".")[0], f"{place}: {key}={value}"
+            refuse_unsafe(module, where)
+            if module and not _is_trusted(module):
+                trust = f"{TRUSTED}={quote(module)}"
+                raise UserError(f"{where}: is code of others; if you trust it, set the variable {trust}")
+
+
+def _is_trusted(module: str) -> bool:
+    """Return whether the module is a library's, is imported already, or is named by the user."""
+    named = [name.strip() for name in os.environ.get(TRUSTED, "").split(",") if name.strip()]
+    if module in sys.modules or any(f"{module}.".startswith(f"{known}.") for known in (*LIBRARIES, *named)):
+        return True
+    files = (file for file in Path("conf").glob("**/*.yaml") if file.is_file())
+    return any(module == found for f in files for found in _MODULE.findall(f.read_text("utf-8", errors="replace")))
+
+
+def check_loggers(loggers: object, place: Path, typed: Collection[str]) -> None:
+    """Raise UserError if a logger that a run folder names could write to another place, or send anything there.
+
+    loggers, place: the key `logger` of a training that goes on from a run, and the file of that run's config
+    typed: the keys that the user has typed
+    """
+    for key, value in _leaves(loggers, "logger"):
+        is_place = isinstance(value, str) and ("/" in value or ".." in value)
+        if is_place and not any(f"{key}.".startswith(f"{t}.") for t in typed):
+            raise UserError(f"{place}: {key}={value}: may be another place; type ++{key}={value}, or logger=csv")
 
 
 def refuse_unsafe(module: str, where: str) -> None:
     """Raise UserError if importing the module may do more than define classes."""
-    parts = module.split(".")
-    if module in sys.modules and module not in sys.stdlib_module_names:
-        return  # also __main__, where a notebook defines its classes
-    if parts[0] in sys.stdlib_module_names or "__main__" in parts:
+    first, *others = module.split(".")
+    if first in sys.stdlib_module_names or "__main__" in others:  # a notebook defines its classes in __main__
         raise UserError(f"{where}: must be a class of recsys, of torch, or of a module of your own")
-
-
-def _is_inside(module: str, folder: Path) -> bool:
-    """Return whether importing the module could read a file of the folder, from the search path or through a folder
-    that lies in it.
-    """
-    whole = folder.resolve()
-    for base in sys.path:
-        place = Path(base or ".").resolve()
-        for part in module.split("."):
-            place = place / part
-            if place.is_relative_to(whole) and (place.exists() or any(place.parent.glob(f"{part}.*"))):
-                return True
-    return False
 
 
 def _leaves(value: object, key: str = "") -> Iterator[tuple[str, Any]]:

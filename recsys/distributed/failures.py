@@ -19,7 +19,8 @@ from typing import NoReturn
 
 from recsys.base import interrupts
 from recsys.base.console import console, log, log_file
-from recsys.base.errors import DoesNotFit, UserError
+from recsys.base.errors import DoesNotFit, NeedsAnswer, UserError
+from recsys.base.printable import escaped, visible
 from recsys.base.secrets import mask_text
 
 DISK = "the disk"  # where an error names no file
@@ -127,7 +128,7 @@ class Reported:
                 advice = f"; free space there, then run the same command again{resume}" if number in FULL_ERRNOS else ""
                 place = f"the disk of {file.parent}" if where == DISK and file is not None else where
                 return say_error(f"{place}: {os.strerror(number)}{advice}")
-        text = mask_text(describe(error))
+        text = visible(mask_text(describe(error)))
         sys.stderr.write(text)
         log(text)
         return OURS
@@ -178,9 +179,9 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 def say_error(message: str, status: int = USER) -> int:
     """Print `error: message` to standard error, write it to the log, and return the exit status.
 
-    Secrets in the message are masked.
+    Secrets in the message are masked. It is one line, whatever its values are, unless it is a question.
     """
-    message = mask_text(message)
+    message = (visible if status == NeedsAnswer.status else escaped)(mask_text(message))
     print(f"error: {message}", file=sys.stderr)
     log(f"error: {message}")
     return status

@@ -1,12 +1,12 @@
 """Parse JSON that others have written, and journals: files of JSON lines that are only appended to."""
 
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from recsys.base.append import append
 from recsys.base.console import say_once
 from recsys.base.errors import UserError
 from recsys.files.atomic import finite
@@ -48,22 +48,8 @@ def read_json(path: Path) -> Any:
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append a JSON object as one line, and return when it is on disk.
-
-    A line that a killed process has written in part is ended first, so that it damages no other line.
-    """
-    line = json.dumps(finite(dict(value)), ensure_ascii=False) + "\n"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = "\n" + line
-        rest = line.encode()
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Append a JSON object as one line, and return when it is on disk. Raises OSError if it cannot be written."""
+    append(path, (json.dumps(finite(dict(value)), ensure_ascii=False) + "\n").encode())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from recsys.base.errors import UserError
+from recsys.base.printable import escaped
 from recsys.export.artefact.folder import EXAMPLES, Artefact, bytes_of
 from recsys.export.artefact.load_artefact import load
 from recsys.export.artefact.verify import verify
@@ -91,7 +92,7 @@ def main() -> None:
         found = {"rows": result.rows, "difference": result.difference, "tolerance": result.tolerance}
         sys.stdout.write(json.dumps(found | {"p99_ms": _p99_ms(folder)}) + "\n")
     except UserError as e:
-        sys.stderr.write(f"{e}\n")
+        sys.stderr.write(f"{escaped(str(e))}\n")
         sys.exit(2)
 
 

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, composing, load_config, parse_overrides
+from recsys.config.safe_targets import check_loggers
 from recsys.features import FeatureSpec
 from recsys.files.run_files import CONFIG, run_folder
 from recsys.job.build import with_dims
@@ -133,4 +134,5 @@ def config_of_run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> D
                 OmegaConf.update(run, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
             else:  # `~key` has removed it
                 (OmegaConf.select(run, parent) if parent else run).pop(name, None)
+    check_loggers(OmegaConf.to_container(run.logger), path, keys)
     return run

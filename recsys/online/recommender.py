@@ -19,7 +19,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.base.console import bar, say
+from recsys.base.console import bar, say, say_once
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
 from recsys.index.protocol import equal_rows, highest
@@ -193,14 +193,14 @@ class Recommender:
                     refused.clear()
 
     def length(self, k: int | None) -> int:
-        """Return k, or the run's k if it is None. Raises UserError if it is out of range."""
+        """Return k, or the run's k if it is None, at most the number of items. Raises UserError for one below 1."""
         if k is None:
             return self.k
         if k < 1:
             raise UserError(f"k={k}: must be at least 1")
         if k > self.nameable:
-            raise UserError(f"k={k}: must be at most {self.nameable:,}, the number of items that the model can rank")
-        return k
+            say_once(f"k={k}: the model can rank {self.nameable:,} items, so that no list is longer")
+        return min(k, self.nameable)
 
     def answers(
         self, rows: pl.DataFrame, k: int, filter_history: bool | None = None, batch_size: int | None = None

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recsys.pages.elements import plain, share, size, tail, visible
+from recsys.base.printable import visible
+from recsys.pages.elements import plain, share, size, tail
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from markupsafe import Markup, escape
+
+from recsys.base.printable import escaped, visible
 
 
 def el(tag: str, *children: str, **attributes: str | float | None) -> Markup:
@@ -36,7 +37,6 @@ def pixels(value: float) -> str:
 
 LONGEST = 36  # number of characters shown of a value
 TRIAL = re.compile(r"(.*/)?\d+: ")  # name of a trial, such as 3: lr=0.1, dim=8
-KEPT = "\n\t\u00a0\u2060"  # what pages themselves use and isprintable refuses; U+2060: no line break
 
 
 def number(x: float) -> str:
@@ -72,21 +72,10 @@ def size(n: float) -> str:
     return f"{n:,.1f} GiB"
 
 
-def visible(value: object) -> Any:
-    """Return text with its control characters, including those for direction, as escapes; markup stays as it is."""
-    if not isinstance(value, str) or value.isprintable() or hasattr(value, "__html__"):
-        return value
-    return "".join(c if c in KEPT else _escaped(c) for c in value)
-
-
 def plain(text: str, longest: int = LONGEST) -> str:
     """Shorten text to one printable line."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
-    return cut if cut.isprintable() else "".join(map(_escaped, cut))
-
-
-def _escaped(c: str) -> str:
-    return c if c.isprintable() else c.encode("unicode_escape").decode()
+    return escaped(cut)
 
 
 def tail(name: str, most: int) -> str:

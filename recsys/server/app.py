@@ -210,6 +210,10 @@ def _index(core: Core, request: HttpRequest) -> Response:
     return _json(rest_v2.repository_index(core, request.body))
 
 
+def _models(core: Core, _: HttpRequest) -> Response:
+    return _json({"models": core.registry.names()})
+
+
 def _ready(core: Core, _: HttpRequest) -> Response:
     return _json({"ready": core.is_ready}, 200 if core.is_ready else 503)
 
@@ -273,6 +277,7 @@ ROUTES: list[tuple[str, str, str, Handler]] = [  # method, path, meaning, answer
     ("POST", "/v2/repository/index", "List all models and versions", _index),
     ("POST", "/v2/repository/models/{model}/load", "Load a model, or let another version answer", _repository),
     ("POST", "/v2/repository/models/{model}/unload", "Stop serving a model", _repository),
+    ("GET", "/v2/models", "Names of the models that are served, as KServe lists them", _models),
     ("GET", "/v2/models/stats", "Numbers and times of all requests", _statistics),
     ("GET", "/v2/models/{model}", "Metadata of a model", _metadata),
     ("GET", "/v2/models/{model}/config", "Configuration of a model, as Triton's clients ask for it", _config),

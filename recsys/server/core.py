@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recsys.base.errors import did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.online.servable import Query
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.batcher import Work
+from recsys.server.canary_guard import LATE
 from recsys.server.feedback import LONGEST_ID, FeedbackLog
 from recsys.server.hosts import Hosts
-from recsys.server.logs import log, log_failure
+from recsys.server.logs import Flood, log, log_failure
+from recsys.server.model_versions import CANARY
 from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
 from recsys.server.prometheus import Metrics
 from recsys.server.request_error import RequestError, one_line, status_of
@@ -30,11 +31,9 @@ from recsys.server.served_models import LoadedVersion, Registry
 if TYPE_CHECKING:
     from recsys.server.tracing import Tracer
 
-MOST_WARNINGS = 50  # lines a second about requests that were refused
+MOST_WARNINGS = 50  # about columns and items that are not known
 MOST_REPORTS = 100_000  # answers, and pieces of feedback, that wait for the supervisor
 REPORT_ENTRIES = 1000  # of one line
-_ids = itertools.count(1)
-_prefix = f"{os.getpid():x}-{os.urandom(3).hex()}-"
 
 
 @dataclass(slots=True)
@@ -42,6 +41,7 @@ class Call:
     """A request on its way. loaded, rows and parsed are known once it has been read.
 
     role: in the comparison of a canary, as in ServedModel.choose
+    fault: the canary has refused what the current version answers
     traceparent: the caller's span (W3C trace context)
     """
 
@@ -52,6 +52,7 @@ class Call:
     deadline: float | None = None
     loaded: LoadedVersion | None = None
     role: str = ""
+    fault: bool = False
     score: float | None = None
     rows: int = 0
     parsed: float = 0.0
@@ -62,7 +63,7 @@ class Call:
         if self.request_id:
             self.request_id = "".join(c for c in self.request_id[:LONGEST_ID] if " " <= c <= "~")
         else:
-            self.request_id = f"{_prefix}{next(_ids):x}"
+            self.request_id = os.urandom(12).hex()  # half a microsecond; nobody can guess those of others
 
     def parts(self) -> Iterator[tuple[str, float]]:
         """Return the parts of the request one after another, with their durations in seconds."""
@@ -117,7 +118,7 @@ class Core:
         self._log_requests = settings.log == "requests"
         self._default_timeout = settings.timeout_us
         self._unread: set[tuple[str, str]] = set()  # models and columns that were logged
-        self._warned = (0, 0)  # a second, and the number of warnings in it
+        self._refusals = Flood()
 
     @property
     def is_ready(self) -> bool:
@@ -188,8 +189,30 @@ class Core:
         if call.deadline is None:
             self.set_timeout(call, self._default_timeout)
         call.parsed = perf_counter()
+        try:
+            outputs = await self._outputs(call, loaded, payload)
+        except UserError as e:
+            call.fault = call.role == CANARY and status_of(e) not in LATE and await self._is_read(call, payload)
+            raise
+        if isinstance(payload, QueriesPayload):
+            payload.known = self.count_known(loaded, payload.queries)
+        metrics = loaded.metrics
+        metrics.parse.observe(call.parsed - call.started)
+        assert call.work is not None
+        metrics.queue.observe(call.work.queue_seconds)
+        metrics.rows.inc(payload.count)
+        if call.role:
+            call.score = _score(outputs)
+        if not explicit:
+            self._shadow(loaded, payload)
+        if self.request_log is not None:
+            self.request_log.offer(call, payload, outputs)
+        return outputs
+
+    async def _outputs(self, call: Call, loaded: LoadedVersion, payload: Payload) -> Any:
         first, *others = payload.parts(loaded.servable)
-        work = call.work = loaded.batcher.submit(first, call.deadline)
+        work = loaded.batcher.submit(first, call.deadline)
+        call.work = call.work or work
         outputs = await work.future
         for part in others:  # one after another, so that other requests are computed between them
             outputs = outputs + await loaded.batcher.submit(part, call.deadline).future
@@ -200,19 +223,19 @@ class Core:
                 why = "the features are too large" if sent else f"version {loaded.version} of the model may be damaged"
                 message = f"rows[{row}]: output {name} is not a finite number; {why}"
                 raise RequestError(400 if sent else 500, message)
-        if isinstance(payload, QueriesPayload):
-            payload.known = self.count_known(loaded, payload.queries)
-        metrics = loaded.metrics
-        metrics.parse.observe(call.parsed - call.started)
-        metrics.queue.observe(work.queue_seconds)
-        metrics.rows.inc(payload.count)
-        if call.role:
-            call.score = _score(outputs)
-        if not explicit:
-            self._shadow(loaded, payload)
-        if self.request_log is not None:
-            self.request_log.offer(call, payload, outputs)
         return outputs
+
+    async def _is_read(self, call: Call, payload: Payload) -> bool:
+        """Return whether the current version answers what the canary refuses: anybody may send bad rows."""
+        model = None if call.loaded is None else self.registry.find(call.loaded.name)
+        current = None if model is None else model.loaded(model.choice.current)
+        if current is None:
+            return False
+        try:
+            await self._outputs(call, current, payload)
+        except Exception:
+            return False
+        return True
 
     def count_known(self, loaded: LoadedVersion, queries: Sequence[Query]) -> list[int | None]:
         """Return the number of items of each history that the model knows, None for models without items.
@@ -243,9 +266,11 @@ class Core:
             loaded.metrics.total.observe(seconds)
             if error is not None:
                 loaded.metrics.failed.observe(seconds)
-            if (call.role or self.feedback_log is not None) and len(self._answers) < MOST_REPORTS:
+            refused = isinstance(error, UserError) and status not in LATE and not call.fault
+            role = "" if refused else call.role
+            if (role or self.feedback_log is not None) and len(self._answers) < MOST_REPORTS:
                 how = (seconds, status, call.score)
-                self._answers.append((model, version, call.role, call.request_id, call.rows, *how))
+                self._answers.append((model, version, role, call.request_id, call.rows, *how))
         trace = None
         if self.tracer is not None:
             trace = self.tracer.record(call, status, None if error is None else one_line(error))
@@ -261,11 +286,8 @@ class Core:
             log("info", "request", **fields)
         elif status >= 500 and not isinstance(error, RequestError):
             log_failure("request", error, **fields)
-        else:  # a flood of requests that are refused must not fill disks
-            second = int(perf_counter())
-            self._warned = (second, self._warned[1] + 1 if self._warned[0] == second else 1)
-            if self._warned[1] <= MOST_WARNINGS:
-                log("warning", "request", **fields, message=one_line(error))
+        elif self._refusals.lets_through():
+            log("warning", "request", **fields, message=one_line(error))
 
     async def take_feedback(self, feedback: list[dict[str, Any]]) -> None:
         """Keep feedback on the disk, then report it. Raises RequestError."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recsys.base.append import append
 from recsys.base.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -62,10 +63,7 @@ class FeedbackLog:
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
             self._file = self._folder / f"feedback-{stamp}-{self._own}-{self._number}.jsonl"
             self._number += 1
-        with self._file.open("ab") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        append(self._file, data)
 
 
 def read_feedback(path: Path) -> Iterator[dict[str, Any]]:

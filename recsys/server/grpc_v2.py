@@ -107,6 +107,7 @@ class Service:
         if (left := context.time_remaining()) is not None:
             call.deadline = asyncio.get_running_loop().time() + left
         version, outputs = request.model_version or None, request.outputs
+        v2_infer.check_counts(self.core.registry.get(request.model_name), len(request.inputs), len(outputs))
         wanted = V2Request(
             model=request.model_name,
             version=version,
@@ -145,6 +146,7 @@ class Service:
             yield answer
 
 
+MOST_PARAMETERS = 100
 _CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -167,7 +169,8 @@ def _inputs(request: pb.ModelInferRequest) -> list[dict[str, Any]]:
     inputs = []
     for i, item in enumerate(request.inputs):
         parameters = _parameters(item.parameters) if item.parameters else {}
-        described = {"name": item.name, "datatype": item.datatype, "shape": list(item.shape), "parameters": parameters}
+        shape = item.shape[: v2.MOST_DIMENSIONS + 1]
+        described = {"name": item.name, "datatype": item.datatype, "shape": shape, "parameters": parameters}
         if blobs:
             parameters["binary_data_size"] = len(blobs[i])
         if not blobs or (item.HasField("contents") and item.contents.ListFields()):
@@ -182,6 +185,8 @@ def _inputs(request: pb.ModelInferRequest) -> list[dict[str, Any]]:
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    if len(parameters) > MOST_PARAMETERS:
+        raise bad(f"{len(parameters)} parameters: at most {MOST_PARAMETERS} are taken")
     return {k: getattr(v, field) for k, v in parameters.items() if (field := v.WhichOneof("parameter_choice"))}
 
 

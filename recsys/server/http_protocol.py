@@ -21,11 +21,14 @@ class _Transport:
 
     def __init__(self, transport: asyncio.Transport, protocol: LimitedProtocol) -> None:
         self._transport, self._protocol = transport, protocol
-        self.write = transport.write
         self.drops = False  # whether it only waits for the caller's end
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self.drops:  # else the answer to a request before the one that was closed on: nobody waits for it
+            self._transport.write(data)
 
     def is_closing(self) -> bool:
         return self.drops or self._transport.is_closing()

@@ -11,7 +11,10 @@ from typing import Any
 
 import orjson
 
+from recsys.base.printable import visible_json
 from recsys.base.secrets import mask_text
+
+MOST_LINES = 50  # a second
 
 
 def log(level: str, event: str, **fields: Any) -> None:
@@ -21,16 +24,40 @@ def log(level: str, event: str, **fields: Any) -> None:
         line = orjson.dumps(content, default=str).decode()
     except TypeError:  # the name of a file is not UTF-8
         line = json.dumps(content, default=str)
-    sys.stderr.write((line if level == "info" else mask_text(line)) + "\n")
+    sys.stderr.write(visible_json(line if level == "info" else mask_text(line)) + "\n")
+
+
+class Flood:
+    """Counts lines that callers can cause, so that they do not fill disks."""
+
+    def __init__(self) -> None:
+        self._second, self._lines = 0, 0
+
+    def lets_through(self) -> bool:
+        """Return whether this is one of the first MOST_LINES of a second."""
+        second = int(time.monotonic())
+        self._second, self._lines = second, self._lines + 1 if self._second == second else 1
+        return self._lines <= MOST_LINES
 
 
 class LibraryLog(logging.Handler):
     """Writes what libraries log in the same form."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._flood = Flood()
+
     def emit(self, record: logging.LogRecord) -> None:
-        log(record.levelname.lower(), record.name, message=record.getMessage())
+        if self._flood.lets_through():
+            error = record.exc_info[1] if record.exc_info else None
+            cause = {} if error is None else _described(error)
+            log(record.levelname.lower(), record.name, message=record.getMessage().strip(), **cause)
 
 
 def log_failure(event: str, error: BaseException, **fields: Any) -> None:
     """Write one line about an unexpected error, with its traceback."""
-    log("error", event, error=repr(error), traceback="".join(traceback.format_exception(error)), **fields)
+    log("error", event, **_described(error), **fields)
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    return {"error": repr(error), "traceback": "".join(traceback.format_exception(error))}

@@ -52,7 +52,10 @@ def split_share(text: str) -> tuple[Path, float]:
 
 
 class OneModel:
-    """A folder that holds one model. Its canary and its shadow are folders of their own."""
+    """A folder that holds one model. Its canary and its shadow are folders of their own.
+
+    also_named: the folder's name, by which requests may call the model, besides the name in its manifest
+    """
 
     def __init__(self, folder: Path, canary: str | None = None, shadow: str | None = None) -> None:
         folders, share = {CURRENT: folder}, 0.0
@@ -62,6 +65,7 @@ class OneModel:
             folders[SHADOW] = Path(shadow)
         for key, value in folders.items():
             check_model(value, "model" if key == CURRENT else key)
+        self.also_named = folder.resolve().name
         self._choice = Choice(
             folders, CURRENT, CANARY if canary is not None else None, share, SHADOW if shadow is not None else None
         )
@@ -91,6 +95,8 @@ class OneModel:
 
 class Repository:
     """A folder of models, NAME/VERSION/manifest.json."""
+
+    also_named = None
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

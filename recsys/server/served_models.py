@@ -192,6 +192,8 @@ class Registry:
                 raise RequestError(400, f"several models are served ({names}); use the path /models/NAME/...")
             return next(iter(self._models.values()))
         model = self._models.get(name)
+        if model is None and name == self._source.also_named:
+            model = next(iter(self._models.values()), None)
         if model is None:
             raise self._unknown(name)
         return model

@@ -14,7 +14,7 @@ from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
 from recsys.server.payloads import TensorsPayload
 from recsys.server.request_error import RequestError
-from recsys.server.served_models import LoadedVersion
+from recsys.server.served_models import LoadedVersion, ServedModel
 from recsys.server.v2_tensors import V2Tensor, bad
 
 EXTENSIONS = [
@@ -48,6 +48,16 @@ def check_parameters(parameters: Mapping[str, Any], known: Sequence[str] = ()) -
         if parameters.get(key):
             raise bad(f"parameters.{key}: {why}; leave it out")
     check_keys(parameters, known, "parameters.", (*TAKEN, *REFUSED))
+
+
+def check_counts(model: ServedModel, inputs: int, outputs: int) -> None:
+    """Raise UserError if a request has more inputs or outputs than the model; each of them takes time to be read."""
+    served = [v.servable for v in model.versions.values()]
+    counts = (("inputs", inputs, max(len(s.inputs) + len(s.tensors) for s in served)),
+              ("outputs", outputs, max(len(s.outputs) for s in served)))  # fmt: skip
+    for what, number, most in counts:
+        if number > most:
+            raise bad(f"{number} {what}: model {model.name} has {most}")
 
 
 def check_load(parameters: Mapping[str, Any]) -> None:
@@ -103,10 +113,10 @@ async def infer(core: Core, call: Call, request: V2Request) -> tuple[LoadedVersi
         if "shared_memory_region" in own:
             raise bad(f"outputs: {NO_SHARED_MEMORY}")
     inputs, servable = request.inputs if type(request.inputs) is list else [], loaded.servable
-    described = [i for i in inputs if type(i) is dict]
-    if len(described) > (most := len(servable.inputs) + len(servable.tensors)):
-        raise bad(f"{len(described)} inputs: model {loaded.name} has {most}")
-    for item in described:  # before they are read: millions of texts would hold up the event loop
+    check_counts(core.registry.get(loaded.name), len(inputs), len(outputs))
+    for item in inputs:  # before they are read: millions of texts would hold up the event loop
+        if type(item) is not dict:
+            continue  # parse_inputs raises the error
         shape = item.get("shape")
         if type(shape) is not list or any(type(n) is not int for n in shape):
             continue  # checked_shape raises the error

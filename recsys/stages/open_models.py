@@ -53,13 +53,16 @@ class Models:
             raise UserError(f"{key}={run}: its model retrieves items and cannot score rows; name it under sources")
         return model
 
-    def artefact(self, run: str, key: str) -> Artefact:
-        """Return the artefact of a run, which is exported if it has none, or an artefact itself."""
+    def exported(self, run: str, key: str) -> Path:
+        """Return the folder of the artefact of a run, which is exported if it has none, or of an artefact itself."""
         folder = self.root / run
         if not folder.is_dir():
             raise UserError(f"{key}={run}: no such folder in {self.root.resolve()}; name a run or an artefact")
-        if (folder / CONFIG).is_file():
-            folder = self._exported(folder, key, run)
+        return self._exported(folder, key, run) if (folder / CONFIG).is_file() else folder
+
+    def artefact(self, run: str, key: str) -> Artefact:
+        """Return the artefact of a run, or an artefact itself, as for `exported`."""
+        folder = self.exported(run, key)
         try:
             return Artefact.open(full_artefact(folder))
         except UserError as e:

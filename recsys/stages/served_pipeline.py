@@ -18,7 +18,7 @@ from recsys.schema.fields import plain
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.assemble import build_parts, tables_root
 from recsys.stages.assemble import load as load_pipeline
-from recsys.stages.open_models import EXPORTED
+from recsys.stages.open_models import EXPORTED, Models
 from recsys.stages.staged import StagedRecommender
 
 CONFIG = "pipeline.yaml"
@@ -26,7 +26,10 @@ KEY = "pipeline"  # in manifest.json
 
 
 def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
-    """Write what `load` reads: the composed config, with absolute paths. Raises UserError for a mistake in it."""
+    """Write what `load` reads: the composed config, with absolute paths. Runs without an artefact are exported.
+
+    Raises UserError for a mistake in the config.
+    """
     config = compose_file(file, overrides)
     build_parts(config)
     root = Path(config.root).expanduser().resolve()
@@ -38,8 +41,11 @@ def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
     files = [str(tables / name) for names in named for name in names]
     if config.features.definition is not None:
         files.append(str(tables / config.features.definition))
-    parts = [part for part in (*config.sources.values(), config.score) if part is not None]
-    runs = sorted({str(part["run"]) for part in parts if part.get("run")})
+    parts = {f"sources.{name}": part for name, part in config.sources.items()} | {"score": config.score}
+    named_runs = {str(part["run"]): f"{key}.run" for key, part in parts.items() if part and part.get("run")}
+    for run, key in named_runs.items():  # here, since each worker loads the pipeline, at the same time
+        Models(root).exported(run, key)
+    runs = sorted(named_runs)
     filters = [part for part in config.filters.values() if part is not None]
     files += [str(root / str(part["file"])) for part in filters if part.get("file")]
     files += [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]

@@ -107,8 +107,9 @@ class StagedRecommender:
         """
         s = self.settings
         k = s.k if query.k is None else query.k
-        if not 1 <= k <= len(self.catalogue):
-            raise UserError(f"k={k}: must be from 1 to {len(self.catalogue):,}, the number of items")
+        if k < 1:
+            raise UserError(f"k={k}: must be at least 1")
+        k = min(k, len(self.catalogue))
         context = dict(query.context or {})
         if not context and query.rows:  # a history alone: its rows name the user
             context = {s.user: query.rows[-1].get(s.user)}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
+from recsys.base.append import append
 from recsys.base.errors import UserError
 
 MOST_SUMMED = 2.0**960  # 2 ** 63 values of this size have a finite sum
@@ -77,8 +78,8 @@ def reject(rejected: Path | None, view: str, where: str, why: str, text: str) ->
     """
     if rejected is None:
         raise UserError(f"{where}: {why}; correct it, or set rejected=FILE to go on and keep such events there")
-    with rejected.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"view": view, "event": where, "why": why, "text": text}) + "\n")
+    line = json.dumps({"view": view, "event": where, "why": why, "text": text}) + "\n"
+    append(rejected, line.encode(), sync=False)
 
 
 def check_rejected(rejected: Path | None) -> None:

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from recsys.base.console import results, say
+from recsys.base.printable import visible
 from recsys.base.secrets import mask_overrides, masked
 from recsys.evaluation import metrics_table
 from recsys.evaluation.resampling import half_width
-from recsys.pages.elements import visible
 from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
 from recsys.sweep.watch import progress
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from recsys.base.append import append
 from recsys.base.errors import UserError, did_you_mean
 from recsys.base.packages import check_extra
 from recsys.sweep import processes
@@ -98,8 +99,8 @@ class SlurmJob:
             status: int = self._job.result()
         except Exception as e:  # it did not start, ran out of time, or was cancelled
             if self._deadline is None:
-                with (self._folder / "output.log").open("a") as out:
-                    out.write(f"error: job {self.job}: {str(e).strip().splitlines()[0]}\n")
+                line = f"error: job {self.job}: {str(e).strip().splitlines()[0]}\n"
+                append(self._folder / "output.log", line.encode(), sync=False)
             status = 1
         if status or self._deadline is not None:
             end_left(self._folder)  # with cluster=local; Slurm ends all processes itself

@@ -311,8 +311,9 @@ def csv_logger(run_dir: Path, batches: int | None) -> CSVLogger:
     path = run_dir / "metrics.csv"
     kept: list[dict[str, Any]] = []
     if batches is not None and path.exists():
-        with path.open() as f:
-            kept = [r for r in csv.DictReader(f) if r.get("step") and int(float(r["step"])) < batches]
+        whole = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a full disk may have torn the last row
+        rows = csv.DictReader(whole.splitlines())
+        kept = [r for r in rows if r.get("step") and int(float(r["step"])) < batches]
     path.unlink(missing_ok=True)
     logger = CSVLogger(run_dir, name="", version="", flush_logs_every_n_steps=50)
     for row in kept:

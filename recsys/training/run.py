@@ -83,7 +83,7 @@ def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:
         restarted = any_restarted(ranks)
         path, prepared, resumed = first_decides(ranks, begin_on_rank_0)
         check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
-        fit(RunConfig.of(load_config(path / "config.yaml")), RunFolder(path, resumed), prepared, ranks)
+        fit(RunConfig.of(load_config(path / "config.yaml", ours=True)), RunFolder(path, resumed), prepared, ranks)
     return Run(path)
 
 
@@ -94,7 +94,7 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
 
     path = Path(run)
     log_to(path / "train.log")
-    cfg = RunConfig.of(load_config(path / "config.yaml"))
+    cfg = RunConfig.of(load_config(path / "config.yaml", ours=True))
     started = started_by_torchrun()
     with process_group(cfg.accelerator, cfg.trainer.threads, started, cfg.trainer.timeout_minutes) as ranks:
         fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)

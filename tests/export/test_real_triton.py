@@ -205,7 +205,7 @@ PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"candidates": "nobody"}, "candidates: the model knows none of them, such as 'nobody'"),
     ({"candidates": ""}, "candidates: names no item"),
     ({"k": 0}, "k: must be a whole number from 1 to"),
-    ({"k": 10**6}, "k=1000000: must be from 1 to"),
+    ({"k": 10**6}, ""),
     ({"k": "3"}, "k: must be a whole number from 1 to"),
     ({"kk": 3}, "parameters.kk: no such key; did you mean k?"),
     ({"filter_history": "yes"}, "filter_history: must be true or false"),

@@ -1,7 +1,9 @@
 """A run folder from elsewhere executes nothing: its config calls no function, imports no file of its own, and reads no
 environment variable."""
 
+import importlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from recsys.config.compose import compose, load_config
 from recsys.files import manifest
 from recsys.job.build import bind, locate
 from recsys.job.check import check
+from recsys.job.resumed import composed_config
 from recsys.online.predictor import Predictor
 from recsys.report.runs import read as read_runs
 from recsys.training.evaluate_run import evaluate as evaluate_run
@@ -104,16 +107,84 @@ def test_a_config_that_calls_a_function(
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_code_that_lies_in_the_run_folder(
-    hostile: Path, trained: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("module", ["theirs.evil", "link.evil", "beside.evil"])
+def test_code_that_comes_with_the_run(
+    hostile: Path,
+    trained: Path,
+    command: str,
+    module: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Any folder below the working directory is a package of Python's."""
-    (hostile / "evil.py").write_text("import pathlib\npathlib.Path('mark').touch()\n")
-    change(hostile, "loss", {"_target_": "theirs.evil.Loss"})
+    """Any folder below the working directory is a package of Python's: that of the run, a link to it, one beside it."""
+    (hostile.parent / "beside").mkdir()
+    (hostile.parent / "link").symlink_to("theirs")
+    for folder in ("theirs", "beside"):
+        (hostile.parent / folder / "evil.py").write_text("import pathlib\npathlib.Path('mark').touch()\n")
+    change(hostile, "loss", {"_target_": f"{module}.Loss"})
     said = says(command, hostile, trained, monkeypatch, capsys)
-    assert "_target_=theirs.evil.Loss: is code inside the run folder" in said
+    assert f"loss._target_={module}.Loss: " in said and f"RECSYS_TRUSTED_MODULES={module}" in said
     assert not (hostile.parent / "mark").exists()
-    assert "theirs.evil" not in sys.modules
+    assert module not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "module", ["pyspark.shell", "antigravity", "logging.handlers", "torch.utils.bottleneck.__main__"]
+)
+def test_no_module_is_imported_to_look_for_a_class(hostile: Path, module: str) -> None:
+    """An installed package may do anything when it is imported: pyspark.shell starts Spark."""
+    change(hostile, "model", {"_target_": f"{module}.X"})
+    with pytest.raises(UserError, match=rf"model._target_={module}.X: "):
+        load_config(hostile / "config.yaml")
+    assert module == "logging.handlers" or module not in sys.modules
+
+
+OWN = "import torch\nclass Own(torch.nn.Module):\n    pass\n"
+
+
+@pytest.mark.parametrize("way", ["variable", "conf", "import"])
+def test_a_module_of_ones_own(hostile: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    name = f"own_of_{way}"
+    (hostile.parent / f"{name}.py").write_text(OWN)
+    change(hostile, "model", {"_target_": f"{name}.Own"})
+    with pytest.raises(UserError, match=rf"model._target_={name}.Own: .*RECSYS_TRUSTED_MODULES={name}"):
+        load_config(hostile / "config.yaml")
+    if way == "variable":
+        monkeypatch.setenv("RECSYS_TRUSTED_MODULES", f"others, {name}")
+    elif way == "conf":
+        (hostile.parent / "conf" / "model").mkdir(parents=True)
+        (hostile.parent / "conf" / "model" / "own.yaml").write_text(f"_target_: {name}.Own\n")
+    else:
+        importlib.import_module(name)
+    assert locate(load_config(hostile / "config.yaml").model["_target_"], "model").__name__ == "Own"
+    change(hostile, "model", {"_target_": f"{name}2.Own"})  # another module, whose name begins alike
+    with pytest.raises(UserError, match=rf"model._target_={name}2.Own: "):
+        load_config(hostile / "config.yaml")
+
+
+@pytest.mark.parametrize("name", ["{mark}", "../../mark"])
+@pytest.mark.parametrize("key", ["resume", "start_from"])
+def test_a_logger_writes_to_no_other_place(hostile: Path, trained: Path, key: str, name: str) -> None:
+    change(hostile, "logger.mine", {"_target_": "pytorch_lightning.loggers.CSVLogger", "name": name})
+    place = name.format(mark=hostile.parent / "mark")
+    prepared = f"data.prepared={trained.parent / 'prepared'}"
+    overrides = [prepared, f"{key}={hostile}", *([f"run_dir={hostile.parent / 'new'}"] if key == "start_from" else [])]
+
+    def composed(*more: str) -> Any:
+        return composed_config(compose("train", [*overrides, *more]), [*overrides, *more])
+
+    with pytest.raises(UserError, match=rf"logger.mine.name={re.escape(place)}: .*\+\+logger.mine.name="):
+        composed()
+    assert composed(f"++logger.mine.name={place}").logger.mine.name == place  # typed by the user
+    assert composed("logger=csv").logger == {}
+
+
+def test_a_config_of_any_size(hostile: Path) -> None:
+    with (hostile / "config.yaml").open("a") as file:
+        file.write("x: [" + "1, " * 2_000_000 + "1]\n")  # takes minutes
+    for read_config in (lambda: load_config(hostile / "config.yaml"), lambda: read_runs([str(hostile)])):
+        with pytest.raises(UserError, match=r"config.yaml: has 5 MiB"):
+            read_config()
 
 
 @pytest.mark.few(2)

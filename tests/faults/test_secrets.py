@@ -69,6 +69,7 @@ def config() -> Any:
 def test_a_saved_config_has_none_and_reads_them_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("RECSYS_TRUSTED_MODULES", "mine")
     OmegaConf.save(OmegaConf.create(without_secrets(RunConfig.of(config()).plain)), tmp_path / "config.yaml")
     assert SECRET not in (tmp_path / "config.yaml").read_text()
     assert load_config(tmp_path / "config.yaml").logger.mine.api_key == SECRET  # this process's own

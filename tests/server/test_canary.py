@@ -20,13 +20,14 @@ import pytest
 import requests
 from hypothesis import given
 from hypothesis import strategies as st
-from served import Command, command, until
+from served import Command, command, serving, until
 
 from recsys.base.errors import UserError
 from recsys.files.atomic import write_json
 from recsys.files.model_folder import GuardSettings
 from recsys.server.answer_hub import AnswerHub, KpiTest
 from recsys.server.canary_guard import CanaryGuard
+from recsys.server.core import Call
 from recsys.server.model_versions import Choice, Repository
 from recsys.server.prometheus import Metrics
 from recsys.server.served_models import ServedModel
@@ -449,6 +450,46 @@ def test_a_canary_that_fails_is_rolled_back_by_the_server(models: Path, canary: 
         assert server.log.read_text().count('"event":"rolled_back"') == 1
         page = requests.get(f"{server.url}/metrics").text
         assert 'recsys_events_total{event="rolled_back",model="ctr",version="2"} 1.0' in page
+
+
+class _Strict(fake_models.Scorer):
+    """A version that does not read a row with a = 1, and refuses tensors of it."""
+
+    def features(self, rows: Any, shared: Any = None) -> Any:
+        if any(row.get("a") == 1 for row in rows):
+            raise UserError("rows[0]: column a: is 1")
+        return super().features(rows, shared)
+
+
+@pytest.mark.parametrize("strict", ["1", "2", ""])
+def test_a_refusal_counts_only_if_the_other_version_reads_the_rows(models: Path, strict: str) -> None:
+    """Else one caller, who sends rows that nobody reads with routing keys of the canary, would end it."""
+
+    def load(folder: Path, **options: Any) -> Any:
+        cls = _Strict if folder.name == strict else fake_models.Scorer
+        return cls("ctr", folder.name)
+
+    choose(models, canary=CANARY | {"share": 0.5})
+    sent: list[dict[str, Any]] = [{"a": 1}, {"a": "abc"}, {"a": 1e300, "b": "b1"}, {"c": 1}]
+    counted: dict[str, list[int]] = {"canary": [], "baseline": []}
+    with serving(models, loader_function=load) as served:
+        for n in range(40):
+            headers = {"x-routing-key": f"user{n}"}
+            requests.post(f"{served.url}/models/ctr/predict", json={"rows": [sent[n % 4]]}, headers=headers)
+        requests.post(f"{served.url}/models/ctr/predict", data="{", headers={"x-routing-key": "user1"})
+        for report in served.core.take_reports():
+            for _, _, role, *_, status, _ in report["answers"]:
+                counted[role].append(status)
+    assert set(counted["canary"]) == ({200, 400} if strict == "2" else {200})
+    assert set(counted["baseline"]) == {200}
+
+
+def test_identifiers_of_requests_cannot_be_guessed() -> None:
+    """Whoever knows the identifier of a request of others could send feedback on it."""
+    identifiers = {Call("http").request_id for _ in range(1000)}
+    assert len(identifiers) == 1000 and {len(i) for i in identifiers} == {24}
+    for place in range(24):
+        assert len({i[place] for i in identifiers}) == 16
 
 
 @pytest.mark.slow

@@ -205,6 +205,22 @@ def test_the_commands_on_the_page_work(served: Served) -> None:
         assert post(served, url.removeprefix(served.url), body).status_code == status
 
 
+def test_the_names_of_models(tmp_path: Path) -> None:
+    """The folder of one model has two names; KServe's list has the one in the manifest."""
+    fake_models.write_model(tmp_path / "art", "ctr")
+    with serving(tmp_path / "art") as served:
+        assert requests.get(f"{served.url}/v2/models").json() == {"models": ["ctr"]}
+        for name in ("ctr", "art"):
+            assert requests.get(f"{served.url}/v2/models/{name}").json()["name"] == "ctr"
+            assert post(served, f"/models/{name}/predict", {"rows": [{"a": 0}]}).json() == {"predictions": [0.5]}
+        assert requests.get(f"{served.url}/v2/models/other").status_code == 404
+    fake_models.write_model(tmp_path / "models" / "b" / "1")
+    fake_models.write_model(tmp_path / "models" / "a" / "1")
+    with serving(tmp_path / "models") as served:
+        assert requests.get(f"{served.url}/v2/models").json() == {"models": ["a", "b"]}
+        assert requests.get(f"{served.url}/v2/models/models").status_code == 404
+
+
 def test_models_that_are_named_like_the_end_of_a_path(tmp_path: Path) -> None:
     for name in ("ready", "stats"):
         fake_models.write_model(tmp_path / name / "1")

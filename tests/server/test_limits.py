@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
 import re
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fake_models
@@ -28,6 +30,11 @@ from served import Served, serving
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
+
+from recsys.server import grpc_v2
+from recsys.server.core import Call
+from recsys.server.logs import LibraryLog
+from recsys.server.request_error import RequestError
 
 
 @pytest.fixture
@@ -331,6 +338,66 @@ def test_the_log_of_an_unexpected_error_has_its_traceback(tmp_path: Path, capsys
         request_id = answer.headers["x-request-id"]
     [line] = [json.loads(x) for x in capsys.readouterr().err.splitlines() if request_id in x]
     assert "RuntimeError('a secret detail')" in line["error"] and re.search(r"fake_models.py", line["traceback"])
+
+
+def test_a_caller_who_leaves_pipelined_requests_makes_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second request is never complete, so the connection is closed before the first has its answer."""
+    fake_models.write_model(tmp_path / "ctr", seconds=0.5)
+    errors: list[object] = []
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "error", lambda *text, **more: errors.append((text, more)))
+    with serving(tmp_path / "ctr", read_s=0.4) as served:
+        body = json.dumps({"rows": [{"a": 1}]})
+        whole = f"POST /predict HTTP/1.1\r\nhost: {served.http}\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+        with socket.create_connection(("127.0.0.1", served.settings.port)) as connection:
+            connection.sendall(f"{whole}POST /predict HTTP/1.1\r\nhost:".encode())
+            assert receive(connection).startswith(b"HTTP/1.1 408")
+            time.sleep(0.6)
+        assert predict(served).status_code == 200
+    assert errors == []
+
+
+def test_what_libraries_log_has_its_cause_and_cannot_fill_a_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    logger, handler = logging.getLogger("some.library"), LibraryLog()
+    logger.addHandler(handler)
+    try:
+        for _ in range(1000):
+            try:
+                raise RuntimeError("the cause")
+            except RuntimeError:
+                logger.exception("it has failed")
+    finally:
+        logger.removeHandler(handler)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    assert 1 <= len(lines) <= 100  # two seconds may have begun
+    assert lines[0]["message"] == "it has failed" and lines[0]["error"] == "RuntimeError('the cause')"
+    assert "test_limits.py" in lines[0]["traceback"]
+
+
+@pytest.mark.parametrize("what", ["inputs", "outputs", "parameters", "shape"])
+def test_what_a_message_holds_is_counted_before_it_is_read(model: Path, what: str) -> None:
+    request = pb.ModelInferRequest(model_name="ctr")
+    a = request.inputs.add(name="a", datatype="FP64", shape=[1])
+    a.contents.fp64_contents.append(0.0)
+    if what == "inputs":
+        request.inputs.extend([a] * 50_000)
+    elif what == "outputs":
+        request.outputs.extend([pb.ModelInferRequest.InferRequestedOutputTensor(name="p")] * 50_000)
+    elif what == "parameters":
+        for n in range(50_000):
+            a.parameters[str(n)].bool_param = True
+    else:
+        a.shape.extend([1] * 4_000_000)
+    with serving(model) as served:
+        method = grpc_v2.Service(served.core).ModelInfer
+        context = SimpleNamespace(time_remaining=lambda: None)
+
+        async def seconds() -> float:
+            started = time.perf_counter()
+            with pytest.raises(RequestError, match=r"(50000|50001) (inputs|outputs|parameters)|1 to 8 dimensions"):
+                await method(request, Call("grpc"), context)
+            return time.perf_counter() - started
+
+        assert served.call(seconds()) < 0.03
 
 
 def test_many_queries_of_a_pipeline_hold_up_nobody(tmp_path: Path) -> None:

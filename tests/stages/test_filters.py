@@ -186,8 +186,10 @@ def test_excluded_and_wanted_items() -> None:
         [Query([], k=6, exclude=["i0", "nosuch"]), Query([], k=6, candidates=["i3", "i1", "nosuch"])]
     )
     assert a.items.tolist() == [1, 2, 3, 4, 5] and b.items.tolist() == [1, 3]
-    with pytest.raises(UserError, match="k=7: must be from 1 to 6"):
-        found.answers([Query([], k=7)])
+    [short] = found.answers([Query([], k=7)])
+    assert short.items.tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(UserError, match="k=0: must be at least 1"):
+        found.answers([Query([], k=0)])
 
 
 def test_a_list_of_names_with_a_mark_or_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -289,6 +289,21 @@ def test_a_changed_table_is_another_signature(world: Path, tmp_path: Path) -> No
     assert _signature(folder) != before
 
 
+def test_runs_are_exported_before_workers_start(world: Path, tmp_path: Path) -> None:
+    """Workers that export the same run at the same time would refuse each other."""
+    shutil.copytree(world / "popularity", tmp_path / "popularity")
+    shutil.rmtree(tmp_path / "popularity" / "artefact")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    runs = [f"sources.{source}.run={world / 'two_tower'}" for source in ("two_tower", "similar")]
+    overrides = [f"root={tmp_path}", f"data_root={world}", *runs, f"score.run={world / 'ranker'}"]
+    write_folder(FILE, overrides, folder)
+    before = (tmp_path / "popularity" / "artefact" / "manifest.json").stat()
+    load_servable(folder)
+    after = (tmp_path / "popularity" / "artefact" / "manifest.json").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
 def test_a_served_pipeline(world: Path) -> None:
     """A user without events, and a history in the request."""
     pipeline = PipelineServable(loaded(world), "sample", ["device"])

@@ -11,6 +11,7 @@ from recsys.data.features.blocks import BadRow
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import unit_of_time
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
+from recsys.data.prepare.writer import append_rows
 from recsys.data.raw import read_sources
 from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.formats import FORMATS
@@ -67,8 +68,7 @@ class BadRows:
         self._good, self.bad = self._good + parsed.rows, self.bad + parsed.info["bad"]
         for frame in parsed.bad():
             rows = frame.select(pl.lit(str(chunk.file)).alias("file"), pl.col("line") + before, "reason", "text")
-            with self._file.open("ab") as f:
-                rows.write_csv(f, include_header=f.tell() == 0)
+            append_rows(self._file, rows)
             first = frame.group_by("reason", maintain_order=True).agg(pl.len(), pl.first("line", "value"))
             for reason, n, line, value in first.iter_rows():
                 self._reasons.add(reason, n, f"{chunk.file} line {line + before}", value)

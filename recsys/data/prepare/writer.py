@@ -8,6 +8,7 @@ from typing import Any, Literal
 import polars as pl
 import pyarrow.parquet as pq
 
+from recsys.base.append import append
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import BadRow
 from recsys.files.atomic import whole_file
@@ -109,7 +110,10 @@ class Output:
         """Append bad rows to their file."""
         self.bad += len(bad)
         if bad:
-            with self.bad_rows.open("ab") as f:
-                pl.DataFrame([asdict(b) for b in bad]).select("file", "line", "reason", "text").write_csv(
-                    f, include_header=f.tell() == 0
-                )
+            append_rows(self.bad_rows, pl.DataFrame([asdict(b) for b in bad]).select("file", "line", "reason", "text"))
+
+
+def append_rows(path: Path, rows: pl.DataFrame) -> None:
+    """Append rows to a CSV file, which begins with the names of their columns. Raises OSError."""
+    header = rows.clear().write_csv().encode()
+    append(path, rows.write_csv(include_header=False).encode(), header=header, sync=False)

@@ -33,6 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from recsys.base.errors import UserError
+from recsys.base.printable import escaped
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder
 
@@ -205,7 +206,7 @@ def main() -> None:
     try:
         apply_delta(*(Path(argument) for argument in sys.argv[1:4]))
     except UserError as e:
-        sys.stderr.write(f"{e}\n")
+        sys.stderr.write(f"{escaped(str(e))}\n")
         sys.exit(2)
 
 

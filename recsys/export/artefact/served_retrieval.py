@@ -129,8 +129,8 @@ class ServedRetrieval:
         """Return the items and scores of each query, best first; see `recommend`. Items are places in `names`."""
         candidates: list[np.ndarray | None] = []  # places of the candidates that each query names
         for query in queries:
-            if query.k is not None and not 1 <= query.k <= self._items:
-                raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
+            if query.k is not None and query.k < 1:
+                raise UserError(f"k={query.k}: must be at least 1")
             places = None if query.candidates is None else self._places(query.candidates)
             if query.candidates and places is not None and not len(places):
                 raise unknown_candidates(query.candidates)
@@ -187,7 +187,7 @@ class ServedRetrieval:
             others = np.full_like(scores, -np.inf)
             others[candidates] = scores[candidates]
             scores = others
-        [places] = highest(scores[None], query.k or self._k)
+        [places] = highest(scores[None], min(query.k or self._k, self._items))
         places = places[scores[places] > -np.inf]
         places = places[np.argsort(-scores[places], kind="stable")]
         return places, scores[places]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recsys.base.errors import UserError
+from recsys.base.printable import escaped
 from recsys.export.artefact.compare_examples import check_examples
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.load_artefact import model_of
@@ -47,7 +48,7 @@ def main() -> None:
     try:
         results = [(v.rows, v.difference) for v in _verified(Path(sys.argv[1]), None, *map(Path, sys.argv[2:]))]
     except UserError as e:
-        sys.stderr.write(f"{e}\n")
+        sys.stderr.write(f"{escaped(str(e))}\n")
         sys.exit(2)
     sys.stdout.write(json.dumps([results, [m for m in MODULES if m in sys.modules]]) + "\n")
 

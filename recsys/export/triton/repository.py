@@ -202,7 +202,7 @@ def _write_model(folder: Path, config: Iterable[str]) -> None:
 def _write_python(folder: Path, module: str, packages: Iterable[str]) -> None:
     """Write the model.py of a model of the Python backend, which imports one of this package's modules."""
     text = MODEL.replace("{module}", module).replace("{packages}", repr(with_versions(packages)))
-    (folder / "1" / "model.py").write_text(text)
+    (folder / "1" / "model.py").write_text(text, encoding="utf-8")
 
 
 def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
