@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys.base import interrupts
 from recsys.base.console import log_to
+from recsys.base.cores import limit_threads
 from recsys.base.errors import UserError
 from recsys.base.parsing import WrongKey
 from recsys.base.secrets import mask_overrides, remember
@@ -129,6 +130,7 @@ def status(
     from recsys.config.overrides import free_keys
 
     silence()
+    limit_threads(os.environ)
     register(command)
     given = sys.argv[1:] if arguments is None else list(arguments)
     check_flags(given)

@@ -1,12 +1,12 @@
 """Check a training config before any data is read or any process is started. Every error message is one line."""
 
 import inspect
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig
 
+from recsys.base.cores import allowed_cores
 from recsys.base.errors import UserError
 from recsys.job.build import BUILT_WITH, bind, build_loss, build_model, check_takes, make, make_scheduler
 from recsys.job.check_early import check_early, check_fit, check_monitors, loss_facts_of, model_kind_of
@@ -97,9 +97,9 @@ def _check_devices(cfg: RunConfig) -> None:
     fused = sparse_optimizer(cfg.optim.sparse).is_fused(torch.device(device)) and cfg.trainer.accumulate == 1
     check_table_dtype(cfg.sharding.table_dtype, fused)
     # On CPUs, a device is a process. More processes than cores are slow but valid; many more are probably a mistake.
-    have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)
+    have = gpus if accelerator == "gpu" else max(4, allowed_cores().count)
     if cfg.trainer.devices > have:
-        kind = "GPUs" if accelerator == "gpu" else f"processes (for {os.cpu_count()} cores)"
+        kind = "GPUs" if accelerator == "gpu" else f"processes (for {allowed_cores().count} cores)"
         raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
 
 

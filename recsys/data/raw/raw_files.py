@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +14,7 @@ import xxhash
 from filelock import FileLock
 
 from recsys.base.console import bar
+from recsys.base.cores import reading_threads
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.data.features.blocks import one_line
@@ -192,7 +192,7 @@ def _look(file: Path) -> list[Any]:
 
 
 def _read(files: list[Path], total: int) -> list[str]:
-    with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 2), thread_name_prefix="digest") as pool:
+    with ThreadPoolExecutor(reading_threads(), thread_name_prefix="digest") as pool:
         if total < PROGRESS_BYTES:
             return list(pool.map(lambda f: _digest(f, lambda _: None), files))
         with bar("hashing files", total, unit="bytes") as shown:
