@@ -182,8 +182,8 @@ class TrainerConfig:
     log_every_n_steps: Count = field(50, "steps between two rows of metrics.csv")
     threads: int | None = field(
         None,
-        "intra-op threads of a process; null: the cores that it may use (affinity mask, quota of a container) divided by "
-        "the processes, OMP_NUM_THREADS at most",
+        "intra-op threads of a process; null: the cores that may be used (affinity mask, quota of a container) divided "
+        "by the processes, OMP_NUM_THREADS at most",
         ge=1,
         le=4096,
     )

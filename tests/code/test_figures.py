@@ -9,8 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (81_703, 74_000),
-    "files": (524, 420),
+    "lines": (81_760, 74_000),
+    "files": (525, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_066, 800),
     "private functions of one mention, %": (45, 45),

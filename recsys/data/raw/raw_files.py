@@ -19,9 +19,9 @@ from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.data.features.blocks import one_line
 from recsys.files.atomic import write_text
+from recsys.files.data_files import divided, files_in, matching
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-MAGIC = "*?["
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows whose partition column is null
 
 
@@ -66,20 +66,13 @@ def resolve_path(name: str, key: str) -> Path:
     return path
 
 
-def is_hidden(path: Path, glob: str = "*") -> bool:
-    """Return True for .name and _name (_SUCCESS, _metadata), which are not data unless the glob names them."""
-    return path.name.startswith(".") or (path.name.startswith("_") and not Path(glob).name.startswith("_"))
-
-
 def list_remote_files(pattern: str, key: str) -> list[Path]:
     """Return the remote files that a path, a folder or a glob names, sorted; empty if a glob matches none."""
-    parts = pattern.split("/")
-    first = next((i for i, part in enumerate(parts) if i > 2 and any(c in part for c in MAGIC)), None)
-    if first is None:
-        path = resolve_path(pattern, key)
-        return natural_sort(p for p in path.iterdir() if p.is_file() and not is_hidden(p)) if path.is_dir() else [path]
-    base = resolve_path("/".join(parts[:first]), key)
-    return natural_sort(p for p in base.glob("/".join(parts[first:])) if p.is_file() and not is_hidden(p, pattern))
+    folder, rest = divided(pattern)
+    path = resolve_path(folder, key)
+    if rest:
+        return natural_sort({*matching(path, rest)})
+    return natural_sort(files_in(path)) if path.is_dir() else [path]
 
 
 def partitions(file: Path, root: str | None) -> dict[str, str | None]:
