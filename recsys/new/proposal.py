@@ -111,6 +111,7 @@ class Proposal:
     max_length: int = 0  # for retrieval models: of their sequences
     within: str | None = None  # the column of groups whose rows stay together, and are compared by metrics
     items: Side | None = None  # the side table of `items:`
+    copies: str = ""  # how many of the rows that were looked at are copies of others
 
     @property
     def retrieves(self) -> bool:

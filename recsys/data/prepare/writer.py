@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import BadRow
-from recsys.files.atomic import whole_file
+from recsys.files.atomic import whole_file, writing
 from recsys.files.manifest import Entry, entry_of
 
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 65_536, 1 << 26
@@ -109,7 +109,7 @@ class Output:
         """Append bad rows to their file."""
         self.bad += len(bad)
         if bad:
-            with self.bad_rows.open("ab") as f:
+            with writing(self.bad_rows), self.bad_rows.open("ab") as f:
                 pl.DataFrame([asdict(b) for b in bad]).select("file", "line", "reason", "text").write_csv(
                     f, include_header=f.tell() == 0
                 )
