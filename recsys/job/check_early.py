@@ -56,8 +56,8 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     library = cfg.model.get("library")
     if model_kind_of(cfg) == "fitted_ranking" and library in EXTRAS["gbm"]:
         check_extra("gbm", f"model.library={library}", library)
-    _check_parts(cfg)
     _check_steps(cfg)
+    _check_parts(cfg)
     _check_metrics(cfg)
     _check_calibration(cfg)
     if trains and model_kind_of(cfg) is not None and (cfg.loss is None or loss_facts_of(cfg) is not None):
