@@ -13,7 +13,8 @@ from torch import Tensor
 
 from recsys.batch import JaggedIds
 from recsys.evaluation.metrics_table import LISTS
-from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
+from recsys.evaluation.retrieval_protocols import Protocols
 
 BATCH, HISTORY, DIM = 512, 20, 64
 

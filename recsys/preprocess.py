@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from recsys.data.prepare.prepared import Prepared
 
 
+MOST_COMPARED = 10_000_000  # rows whose features are compared with those of all others
+NOT_COMPARED = ("__weight__", "__row__", "__place__")  # columns of prepared rows beside features and labels
+
+
 def preprocess(given: DictConfig) -> Prepared:
     """Check the config, and prepare the data unless it has been prepared before.
 
@@ -106,8 +110,35 @@ def _show(prepared: Prepared) -> None:
         for name, users in order:
             tables.add_row(escape(name), f"{users[0].cardinality:,}", escape(", ".join(f.name for f in users)))
         results.print(tables)
+    if (line := copies(prepared)) is not None:
+        say(line)
     say(f"split: {info['split']}; {len(features.dense)} dense and {len(features.sparse)} sparse features")
     say(f"prepared data: {prepared.folder}")
+
+
+def copies(prepared: Prepared) -> str | None:
+    """Return a line about rows that equal others in all features and labels, and test rows that equal training rows.
+
+    None if there are none, for data without labels, and for more than MOST_COMPARED rows.
+    """
+    import polars as pl
+
+    fitted, splits = prepared.fitted, ("train", "validation", "test")
+    if not fitted.data.label_configs or sum(map(prepared.rows, splits)) > MOST_COMPARED:
+        return None
+    hashes = {}
+    for split in splits:
+        if prepared.rows(split):
+            rows = pl.scan_parquet(prepared.files(split), glob=False)
+            names = [n for n in rows.collect_schema() if n not in NOT_COMPARED]
+            hashes[split] = rows.select(pl.struct(names).hash()).collect().to_series()
+    every = pl.concat(hashes.values())
+    number = every.len() - every.n_unique()
+    if not number:
+        return None
+    shared = hashes["test"].is_in(hashes["train"].unique().implode()).sum() if {*hashes} >= {"train", "test"} else 0
+    more = f"; {shared:,} of the {hashes['test'].len():,} test rows equal a training row" if shared else ""
+    return f"{number:,} of {every.len():,} rows equal another row in all features and labels{more}"
 
 
 def main() -> None:

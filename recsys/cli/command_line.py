@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys.base import interrupts
 from recsys.base.console import log_to, say
+from recsys.base.cores import limit_threads
 from recsys.base.errors import UserError
 from recsys.base.parsing import WrongKey
 from recsys.base.secrets import mask_overrides, remember
@@ -131,6 +132,7 @@ def status(
     silence()
     if sys.getfilesystemencoding() != "utf-8":  # libraries that are written in Rust and C++ name files in UTF-8
         say("names of files are not written in UTF-8 here; set PYTHONUTF8=1 if they have other letters than ASCII's")
+    limit_threads(os.environ)
     register(command)
     given = sys.argv[1:] if arguments is None else list(arguments)
     check_flags(given)

@@ -17,6 +17,7 @@ from recsys.base.errors import did_you_mean
 from recsys.base.parsing import names_of, part_of
 from recsys.config.compose import COMMANDS, compose, renamed, yaml_mistake
 
+GLOB = re.compile(r"[*?]")  # in a key, where Hydra takes none
 QUOTED = re.compile("'([^']*)'")  # the first name in a message is what the message is about
 
 
@@ -63,6 +64,8 @@ def _explain_by_type(e: BaseException, command: str, arguments: Sequence[str]) -
             return f"{key}: must be KEY=VALUE, such as {names}={key}"
         if not key.isascii():
             return f"{key}: a key that is typed has no other letters than ASCII's; write it in a YAML file of conf/"
+        if (found := GLOB.search(key)) is not None:
+            return f"{key}: a key holds no {found[0]}; write {_without_glob(key, value)}"
         quoted = value.strip("'\"")
         return f"{override}: cannot be parsed; write the value in quotes: \"{key}='{quoted}'\""
     if isinstance(e, OmegaConfBaseException) and e.full_key and "Cannot merge DictConfig with ListConfig" in str(e):
@@ -74,6 +77,18 @@ def _explain_by_type(e: BaseException, command: str, arguments: Sequence[str]) -
         fix = f"set it, or write {where}=VALUE" if where else "set it"
         return (f"{where}: " if where else "") + f"the environment variable {name} is not set; {fix}"
     return None
+
+
+def _without_glob(key: str, value: str) -> str:
+    """Return overrides that mean what an override with a glob in its key would mean."""
+    parts = key.split(".")
+    at = next(i for i, part in enumerate(parts) if GLOB.search(part))
+    before, glob, after = ".".join(parts[:at]), parts[at], parts[at + 1 :]
+    if before == "sharding.per_table" and after:
+        return f"'{before}.rule.match=\"{glob}\"' '{before}.rule.{'.'.join(after)}={value}'"
+    for name in reversed(after):
+        value = f"{{{name}: {value}}}"
+    return f"'{before}={{{glob}: {value}}}'"
 
 
 def _explain_by_text(text: str, command: str, arguments: Sequence[str]) -> str | None:

@@ -22,6 +22,7 @@ from recsys.base.console import console, log, log_file
 from recsys.base.errors import DoesNotFit, NeedsAnswer, UserError
 from recsys.base.printable import escaped, visible
 from recsys.base.secrets import mask_text
+from recsys.files.atomic import written_at
 
 DISK = "the disk"  # where an error names no file
 USER, OURS = 2, 1  # exit statuses: a mistake that the user can fix, and any other error
@@ -126,7 +127,8 @@ class Reported:
                 file = log_file()
                 resume = f" with resume={file.parent}" if file is not None and file.name == "train.log" else ""
                 advice = f"; free space there, then run the same command again{resume}" if number in FULL_ERRNOS else ""
-                place = f"the disk of {file.parent}" if where == DISK and file is not None else where
+                at = next((p for cause in _with_causes(error) if (p := written_at(cause)) is not None), file)
+                place = f"the disk of {at.absolute().parent}" if where == DISK and at is not None else where
                 return say_error(f"{place}: {os.strerror(number)}{advice}")
         text = visible(mask_text(describe(error)))
         sys.stderr.write(text)

@@ -21,6 +21,7 @@ from typing import Any
 
 from recsys.base import console, secrets
 from recsys.base.console import say
+from recsys.base.cores import POLARS, threads_of
 from recsys.base.interrupts import Interrupted
 from recsys.distributed.ranks import silence
 
@@ -44,6 +45,8 @@ def spawn(devices: int, work: str, job: dict[str, Any], *, patience_seconds: int
     # the agent and the ranks open no port that other machines reach; an interface that the user has set stays
     env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # the agent's TCP store for the ranks, which listens on all
     present = [name for _, name in socket.if_nameindex()]
+    given = os.environ.get(POLARS, "")
+    env[POLARS] = str(min(threads_of(devices), int(given)) if given.isdecimal() else threads_of(devices))
     if loopback := next((name for name in LOOPBACKS if name in present), None):
         env |= {k: loopback for k in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if k not in os.environ}
     with private_folder() as folder, _environment(env | secrets.environment() | console.environment()):

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from recsys.base.console import quiet
+from recsys.base.cores import STORE, most_threads, threads_of
 from recsys.base.errors import UserError
 from recsys.base.memory import keep_freed_memory
 
 Value = TypeVar("Value")
 FOREVER = timedelta(days=30)  # timeout of ranks that wait for rank 0 to prepare the data
-STORE = "RECSYS_STORE"  # environment variable: the file in which the ranks that launch.spawn started meet
 # Messages for TorchRec's developers: about replicated tables, and, on GPUs, about the environment that torchrun sets.
 NOTES = ("Sharding spec not found for", "Could not determine LOCAL_WORLD_SIZE")
 SEEN_SECONDS = 10.0  # time that a new file may take to appear on other hosts
@@ -60,7 +60,7 @@ def process_group(
 
     Args:
         accelerator: cpu or gpu.
-        threads: threads of PyTorch; None divides the cores of the machine among its processes.
+        threads: threads of PyTorch; None divides the cores that may be used among the processes of this machine.
         ranks: torchrun's ranks; None for this process alone.
         timeout_minutes: longest time that a collective waits for other ranks.
     """
@@ -74,9 +74,7 @@ def process_group(
         gpus, processes = torch.cuda.device_count(), ranks.local_world_size
         why = f"this host has only {gpus} GPUs; start at most {gpus} processes on it"
         raise UserError(f"trainer.devices={processes}: {why}")
-    number = threads or max(1, (os.cpu_count() or 1) // ranks.local_world_size)
-    limit = os.environ.get("OMP_THREAD_LIMIT", "")  # with more threads than it, MKL's sparse products are wrong
-    torch.set_num_threads(min(number, int(limit)) if limit.isdigit() and int(limit) else number)
+    torch.set_num_threads(threads_of(ranks.local_world_size) if threads is None else most_threads(threads))
     if accelerator == "gpu":
         torch.cuda.set_device(ranks.local_rank)
     backend = "cpu:gloo,cuda:nccl" if accelerator == "gpu" else "gloo"

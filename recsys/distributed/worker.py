@@ -14,9 +14,9 @@ from importlib import import_module
 from pathlib import Path
 
 from recsys.base import interrupts
+from recsys.base.cores import STORE
 from recsys.distributed.failures import call, exit_process
 from recsys.distributed.launch import hold
-from recsys.distributed.ranks import STORE
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from recsys.base.cores import allowed_cores
 from recsys.base.errors import UserError
 from recsys.base.memory import GIB
 from recsys.base.packages import EXTRAS, VersionMismatch, check_versions, install_command, is_installed, version_of
@@ -95,8 +96,7 @@ def machine(cfg: DoctorConfig) -> Iterator[Finding]:
     """Check cores, memory and disk."""
     import numpy as np
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("ok", "CPU cores", f"{cores} of {os.cpu_count()} are available to this process")
+    yield Finding("ok", "CPU cores", str(allowed_cores()))
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():  # on Linux
         lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="utf-8").splitlines())

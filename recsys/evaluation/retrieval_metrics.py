@@ -7,7 +7,6 @@ edge of the matrix.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,43 +15,12 @@ from torch import Tensor
 from recsys.batch import JaggedIds
 from recsys.distributed.ranks import gather_values
 from recsys.evaluation.list_metrics import ListMetrics, similarities
-from recsys.evaluation.metrics_table import LISTS, retrieval_names, under
+from recsys.evaluation.metrics_table import retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors
+from recsys.evaluation.retrieval_protocols import Protocols
 
 MISSED = -1  # value of `greater` for a target that cannot be ranked
-
-
-@dataclass(frozen=True)
-class Protocols:
-    """The candidates that targets are ranked against, and the lengths of the lists that metrics use.
-
-    Args:
-        k: lengths of lists.
-        protocols: full ranks against every candidate; uniform and popularity rank against sampled candidates, outside
-            the history and the targets, with equal weights or by their counts in training. Sampled metrics do not
-            estimate the full ones and may order models differently (Krichene & Rendle 2020,
-            https://dl.acm.org/doi/10.1145/3394486.3403226).
-        negatives: number of candidates sampled for each row, without replacement.
-        filter_history: whether `full` excludes the items of a row's history from its ranking, as lists do.
-        rank_repeats: whether a target of the history is ranked all the same, as in many papers; otherwise it is missed,
-            as in the lists. Only with filter_history.
-        seed: seed of the sampling.
-        lists: metrics of the lists of the best candidates, measured if `protocols` contains full (`ListMetrics`).
-    """
-
-    k: tuple[int, ...] = (5, 10, 20)
-    protocols: tuple[str, ...] = ("full",)
-    negatives: int = 100
-    filter_history: bool = True
-    rank_repeats: bool = False
-    seed: int = 0
-    lists: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in self.lists:
-            if name not in LISTS:
-                raise ValueError(f"lists: {name} is not a metric of lists; must be any of {', '.join(LISTS)}")
 
 
 def ranking_metrics(

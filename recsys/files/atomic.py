@@ -18,6 +18,7 @@ from typing import Any
 
 from recsys.base.errors import UserError
 
+WRITING = "while writing "  # begins the note on an error
 MOST_ATTEMPTS = 100  # to create a folder that other processes remove at the same time
 
 
@@ -30,6 +31,22 @@ def beside(path: Path, *, unique: bool = False) -> Path:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Note on an error of the block what was being written: errors of libraries do not say on which disk they were."""
+    try:
+        yield
+    except BaseException as e:
+        e.add_note(f"{WRITING}{path}")
+        raise
+
+
+def written_at(error: BaseException) -> Path | None:
+    """Return what was being written when an error was raised, if `writing` noted it."""
+    notes = (n.removeprefix(WRITING) for n in getattr(error, "__notes__", ()) if n.startswith(WRITING))
+    return next(map(Path, notes), None)
+
+
+@contextmanager
 def whole_file(path: Path, *, unique: bool = False) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends, and is removed if the block raises.
 
@@ -39,9 +56,10 @@ def whole_file(path: Path, *, unique: bool = False) -> Iterator[Path]:
     building = beside(path, unique=unique)
     with _locked(building, lambda: os.open(building, os.O_RDWR | os.O_CREAT, 0o666), wait=True):
         try:
-            os.truncate(building, 0)
-            yield building
-            building.replace(path)
+            with writing(path):
+                os.truncate(building, 0)
+                yield building
+                building.replace(path)
         except BaseException:  # not after success, when the name may be another process's already
             building.unlink(missing_ok=True)
             raise
@@ -63,10 +81,11 @@ def whole_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
         try:
             for entry in building.iterdir():  # the folder itself is locked
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-            yield building
-            if new and path.exists():
-                raise UserError(f"{path}: was written by another process; name a folder that does not exist yet")
-            put_in_place(building, path)
+            with writing(path):
+                yield building
+                if new and path.exists():
+                    raise UserError(f"{path}: was written by another process; name a folder that does not exist yet")
+                put_in_place(building, path)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise

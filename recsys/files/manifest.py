@@ -18,6 +18,7 @@ from typing import Any
 
 import xxhash
 
+from recsys.base.cores import reading_threads
 from recsys.base.errors import UserError
 from recsys.files.atomic import write_text
 from recsys.files.user_files import POINTER, is_pointer, problem_of
@@ -27,7 +28,6 @@ MADE_FROM = "made_from"  # in manifest.json: globs of files elsewhere; when they
 UNREADABLE = "is damaged and cannot be read"
 BLOCK_BYTES = 1 << 22
 MOST_PATH = 4000  # bytes of a path in a folder
-THREADS = max(2, (os.cpu_count() or 1) // 2)
 
 Entry = tuple[int, str]  # bytes and digest of a file
 
@@ -67,7 +67,7 @@ def entries_of(
     known = known or {}
     names = sorted(f.relative_to(folder).as_posix() for f in files)
     new = [name for name in names if name not in known]
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
+    with ThreadPoolExecutor(reading_threads(), thread_name_prefix="manifest") as pool:
         return {**known, **dict(zip(new, pool.map(lambda name: entry_of(folder / name), new), strict=True))}
 
 
@@ -196,7 +196,7 @@ def check(
     if entries is None:
         return
     chosen = [n for n in (sorted(entries) if names is None else names) if n in entries and of(n)]
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
+    with ThreadPoolExecutor(reading_threads(), thread_name_prefix="manifest") as pool:
         list(pool.map(lambda name: check_file(folder, name, entries[name], size_only=size_only), chosen))
 
 

@@ -1,12 +1,14 @@
 """Check a new partition against what the champion was trained on, and against how well it predicted before.
 
 REFERENCES/columns.json    the distributions of the features in the champion's training rows
+REFERENCES/units.json      the units of the times by which these rows are ordered
 REFERENCES/figures.json    labels and predictions of its window, on which it was not trained
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +18,12 @@ from omegaconf import DictConfig, open_dict
 
 from recsys.base.console import hidden
 from recsys.base.errors import UserError
+from recsys.data.features.value_types import unit_of_time
+from recsys.data.prepare.chunks import ParsedChunk
 from recsys.data.prepare.prepared import plan_build
 from recsys.data.prepare.shuffle import decode_column
 from recsys.distributed.failures import is_disk_full
+from recsys.files.atomic import write_json
 from recsys.files.manifest import DamagedFile
 from recsys.follow.column_reference import Reference
 from recsys.follow.follow_settings import SliceCheckConfig
@@ -26,7 +31,7 @@ from recsys.follow.increment_checks import CheckLine, CheckReport, check_increme
 from recsys.follow.row_columns import check_columns, read_columns
 from recsys.job.run_config import RunConfig
 
-COLUMNS, FIGURES = "columns.json", "figures.json"
+COLUMNS, FIGURES, UNITS = "columns.json", "figures.json", "units.json"
 LABEL, PREDICTION = "label", "probability"
 
 
@@ -47,6 +52,7 @@ class PartitionRows:
         self._data = RunConfig.of(cfg).data
         self._columns = dict(columns or {})
         self.rows, self.bad = 0, 0
+        self.units: dict[str, str] = {}  # of the times by which rows are ordered, by their columns
 
     def check_columns(self, columns: Mapping[str, str]) -> None:
         """Raise UserError if the first file lacks a column. columns: by the key of the settings that names each"""
@@ -60,12 +66,19 @@ class PartitionRows:
         names = [*(c.parsed for c in self._data.dense_columns.values()), *self._data.sparse_columns]
         with hidden(), TemporaryDirectory(dir=self._data.prepared, prefix="rows-") as folder:
             chunks, _, self.bad = replace(build, folder=Path(folder)).parsed()
+            self._note_units([ParsedChunk(f, 0) for f in build.chunk_folders()])  # as they are in the files
             for chunk in chunks:
                 text = chunk.values()
                 for frame in chunk.frames():
                     self.rows += frame.height
                     decoded = frame.with_columns(decode_column(n, frame, t) for n, t in text.items())
                     yield decoded.select(n for n in dict.fromkeys(names) if n in decoded.columns)
+
+    def _note_units(self, chunks: Iterable[ParsedChunk]) -> None:
+        medians = [(n, x) for c in chunks for n, values in c.info.get("medians", {}).items() for x in values]
+        for name, unit in ((n, unit_of_time(x)) for n, x in medians if x is not None):
+            if unit is not None:
+                self.units.setdefault(self._data.moments[name], unit)
 
 
 def check_any(partitions: Sequence[PartitionRows], columns: Mapping[str, str]) -> None:
@@ -87,6 +100,7 @@ def save_references(folder: Path, rows: PartitionRows, predictions: Path, slices
     """
     folder.mkdir(parents=True, exist_ok=True)
     Reference.fit(rows).save(folder / COLUMNS)
+    write_json(folder / UNITS, rows.units)
     if predictions.exists():
         figures = _figures(predictions, slices)
         Reference.fit(figures, label=LABEL, prediction=PREDICTION, slices=slices).save(folder / FIGURES)
@@ -105,6 +119,7 @@ def check_partition(
     try:
         if (folder / COLUMNS).exists():
             batches, reference = list(rows), Reference.load(folder / COLUMNS)
+            _check_units(folder / UNITS, rows.units)
             found.append(check_increment(reference, batches, config, earlier=earlier, bad_rows=rows.bad))
         else:
             for _ in rows:
@@ -126,6 +141,15 @@ def check_partition(
         found.append(replace(report, lines=tuple(lines), drifts=tuple(drifts)))
     lines = sorted((x for r in found for x in r.lines), key=lambda x: ("fail", "warn", "pass").index(x.outcome))
     return CheckReport(tuple(lines), tuple(d for r in found for d in r.drifts))
+
+
+def _check_units(file: Path, units: Mapping[str, str]) -> None:
+    """Raise UserError if times are in another unit than those of the champion's training rows. file: their units"""
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}  # champions of before have none
+    for column, unit in units.items():
+        if (before := known.get(column, unit)) != unit:
+            why = f"holds {unit} since 1970, and the rows that the champion was trained on {before}"
+            raise UserError(f"column {column}: {why}; write it in {before}")
 
 
 def _figures(predictions: Path, slices: Sequence[str]) -> pl.DataFrame:

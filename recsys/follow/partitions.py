@@ -20,6 +20,7 @@ from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.raw.raw_files import natural_sort
 from recsys.files.atomic import whole_file, write_json
+from recsys.files.data_files import files_in, is_data
 from recsys.files.json_text import append_line, parse_json
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.store.aggregates import seconds_of_age
@@ -55,8 +56,8 @@ def find_partitions(config: PartitionsConfig) -> list[Partition]:
     found = []
     for path in natural_sort(config.folder.glob(config.pattern)):
         name = path.relative_to(config.folder).as_posix()
-        inside = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
-        files = [f for f in inside if not any(p.startswith((".", "_")) for p in f.relative_to(config.folder).parts)]
+        inside = files_in(path) if path.is_dir() else [path]
+        files = [f for f in inside if is_data(f.relative_to(config.folder).parts)]
         if not files:
             continue
         stats = [(f.relative_to(config.folder).as_posix(), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]

@@ -6,11 +6,12 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from omegaconf import OmegaConf
@@ -19,6 +20,7 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.config.safe_targets import moved, refuse_unsafe
 from recsys.features import FeatureSpec
 from recsys.job.run_config import RunConfig
+from recsys.schema.class_facts import names_in
 
 if TYPE_CHECKING:
     import torch
@@ -65,19 +67,45 @@ def bind(node: Mapping[str, Any], key: str, base: type | None = None) -> tuple[C
 
 def _find(target: object, where: str) -> Any:
     """Return the object that a dotted path names. Raises UserError if it does not exist or may not be imported."""
-    if not isinstance(target, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target):
-        raise UserError(f"{where}: must be the dotted path of a class, such as recsys.models.dlrm.DLRM")
-    target = moved(target)
-    module, _, name = target.rpartition(".")
-    refuse_unsafe(module, where)
+    module, name = _place(target, where)
     try:
         loaded = import_module(module)
     except (ImportError, ValueError) as e:
         raise UserError(f"{where}: cannot import {module or target} ({e})") from e
     if not hasattr(loaded, name):
-        public = [n for n in vars(loaded) if not n.startswith("_")]
-        raise UserError(f"{where}: {module} has no {name}{did_you_mean(name, public)}")
+        raise _lacks(name, module, vars(loaded), where)
     return getattr(loaded, name)
+
+
+def _place(target: object, where: str) -> tuple[str, str]:
+    """Return the module and the name in it of a dotted path. Raises UserError if it may not be imported."""
+    if not isinstance(target, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target):
+        raise UserError(f"{where}: must be the dotted path of a class, such as recsys.models.dlrm.DLRM")
+    module, _, name = moved(target).rpartition(".")
+    refuse_unsafe(module, where)
+    return module, name
+
+
+def _lacks(name: str, module: str, names: Iterable[str], where: str) -> UserError:
+    return UserError(
+        f"{where}: {module} has no {name}{did_you_mean(name, [n for n in names if not n.startswith('_')])}"
+    )
+
+
+def check_path(node: Mapping[str, Any], key: str) -> None:
+    """Raise UserError if a node names no class, as far as this shows without an import."""
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise UserError(f"{key}: needs a _target_, the class to build")
+    target = node["_target_"]
+    where = f"{key}._target_={target}"
+    module, name = _place(target, where)
+    if module in sys.modules:
+        return
+    top = module.partition(".")[0]
+    if not top or find_spec(top) is None:
+        raise UserError(f"{where}: cannot import {module or target} (there is no module {top or target})")
+    if (names := names_in(module)) and name not in names:
+        raise _lacks(name, module, names, where)
 
 
 def _needed(key: str) -> tuple[tuple[type, ...], str]:

@@ -14,10 +14,17 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.base.packages import EXTRAS, check_extra
 from recsys.base.secrets import still_masked, variable
 from recsys.config.safe_targets import moved
+from recsys.data.features import feature_spec
 from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.raw.vector_files import table_widths
-from recsys.job.run_config import RunConfig
+from recsys.evaluation.metrics_table import metric, mode_of
+from recsys.job.build import BUILT_WITH, check_path, with_dims
+from recsys.job.check_folders import check_folders
+from recsys.job.resumed import names_a_run
+from recsys.job.run_config import RunConfig, seconds_of
+from recsys.ranges import FLOAT32_MAX
 from recsys.schema.class_facts import LossFacts, losses_by_name, own_loss, own_model
+from recsys.schema.signatures import check_source
 
 OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
@@ -44,33 +51,19 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     if trains:
         check_installed(cfg.data)
         check_engine(cfg.engine)
-    library, t = cfg.model.get("library"), cfg.trainer
+        for name, node in cfg.logger.items():
+            check_path(node, f"logger.{name}")
+    library = cfg.model.get("library")
     if model_kind_of(cfg) == "fitted_ranking" and library in EXTRAS["gbm"]:
         check_extra("gbm", f"model.library={library}", library)
-    if t.cuda_graphs and t.compile is False:
-        raise UserError("trainer.cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
-    if t.cuda_graphs and t.accumulate > 1:
-        why = f"a graph overwrites the gradients that trainer.accumulate={t.accumulate} keeps for a later batch"
-        raise UserError(f"trainer.cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
-    if cfg.loader.balance_lists and cfg.data.together:
-        raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
-    if (window := cfg.data.split.window) is not None:
-        where = f"data.split.window={window:g}"
-        if model_kind_of(cfg) not in ("ranking", None):
-            raise UserError(f"{where}: is for models that score rows and are trained step by step; leave it out")
-        if t.max_epochs > 1 or t.validate_every > 1 or t.validate_every_n_steps is not None:
-            raise UserError(
-                f"{where}: each window is measured, then trained on once; leave out trainer.max_epochs, "
-                "trainer.validate_every and trainer.validate_every_n_steps"
-            )
+    _check_steps(cfg)
+    _check_parts(cfg)
     _check_metrics(cfg)
-    if cfg.calibration == "none":
-        return cfg
-    if not (cfg.kind.scores_rows and any(label.is_calibrated for label in cfg.data.label_kinds.values())):
-        why = "calibrates predictions of binary labels and numbers, and this run has neither"
-        raise UserError(f"calibration={cfg.calibration}: {why}")
-    if not cfg.data.split.validation and not cfg.data.split.validation_files:
-        raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
+    _check_calibration(cfg)
+    if trains and model_kind_of(cfg) is not None and (cfg.loss is None or loss_facts_of(cfg) is not None):
+        check_monitors(cfg)  # of classes of users: after the imports
+    if trains:
+        check_folders(cfg, None if names_a_run(cfg) else cfg.run_dir)
     return cfg
 
 
@@ -264,3 +257,120 @@ def _check_metrics(cfg: RunConfig) -> None:
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
+
+
+def monitor_of(cfg: RunConfig, given: str | None) -> str:
+    """Return the metric that selects the best checkpoint: `given`, or the kind's default if it is None."""
+    return cfg.kind.default_monitor(cfg) if given is None else given
+
+
+def check_leads(key: str, name: str, measured: list[str]) -> None:
+    """Raise UserError if the metric that `key` names is not measured, or if no direction of it is better."""
+    if name not in measured:
+        raise UserError(f"{key}={name}: no such metric{did_you_mean(name, measured)}")
+    entry = metric(name)
+    if entry is not None and entry.better is None:
+        raise UserError(
+            f"{key}={name}: neither large nor small values are better ({entry.meaning}); use another metric"
+        )
+
+
+def check_monitors(cfg: RunConfig) -> None:
+    """Raise UserError if a metric that selects checkpoints or ends a training is not measured, or its mode is wrong."""
+    metrics = [f"validation/{name}" for name in cfg.kind.metric_names(cfg)]
+    watching = (("checkpoint", cfg.checkpoint), ("trainer.early_stopping", cfg.trainer.early_stopping))
+    for key, c in watching:
+        monitor = monitor_of(cfg, c.monitor)
+        if (entry := metric(monitor)) is not None and entry.of_lists:
+            why = f"metrics of lists are measured after training only; use another metric, or {key}.monitor=null"
+            raise UserError(f"{key}.monitor={monitor}: {why}")
+        check_leads(f"{key}.monitor", monitor, metrics)
+        if c.mode is not None:
+            _check_mode(f"{key}.mode", c.mode, monitor)
+    scheduler = cfg.optim.scheduler or {}
+    if _is_plateau(scheduler):  # it watches checkpoint.monitor; PyTorch's default is min
+        _check_mode("optim.scheduler.mode", scheduler.get("mode", "min"), monitor_of(cfg, cfg.checkpoint.monitor))
+
+
+def _check_mode(key: str, mode: str, monitor: str) -> None:
+    better = mode_of(monitor)
+    if mode != better:
+        way = "lower" if better == "min" else "higher"
+        raise UserError(f"{key}={mode}: {monitor} is better when it is {way}; set {key}={better}")
+
+
+def _is_plateau(scheduler: Mapping[str, Any]) -> bool:
+    return str(scheduler.get("_target_", "")).endswith("ReduceLROnPlateau")
+
+
+def _check_calibration(cfg: RunConfig) -> None:
+    """Raise UserError if no predictions can be calibrated, or there are no rows to do it by."""
+    if cfg.calibration == "none":
+        return
+    if not (cfg.kind.scores_rows and any(label.is_calibrated for label in cfg.data.label_kinds.values())):
+        why = "calibrates predictions of binary labels and numbers, and this run has neither"
+        raise UserError(f"calibration={cfg.calibration}: {why}")
+    if not cfg.data.split.validation and not cfg.data.split.validation_files:
+        raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
+
+
+def _check_steps(cfg: RunConfig) -> None:
+    """Check numbers and switches that depend on each other; the schemas declare the range of each."""
+    t = cfg.trainer
+    if t.cuda_graphs and t.compile is False:
+        raise UserError("trainer.cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
+    if t.cuda_graphs and t.accumulate > 1:
+        why = f"a graph overwrites the gradients that trainer.accumulate={t.accumulate} keeps for a later batch"
+        raise UserError(f"trainer.cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
+    if t.validate_every_n_steps is not None and t.validate_every_n_steps % t.accumulate:
+        raise UserError(
+            f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be a multiple of "
+            f"trainer.accumulate={t.accumulate}, because checkpoints do not store accumulated gradients"
+        )
+    if t.max_time is not None:
+        seconds_of(t.max_time)
+    o = cfg.optim
+    if o.sparse.clip is not None and t.accumulate > 1:
+        raise UserError(
+            f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which are not used with "
+            f"trainer.accumulate={t.accumulate}; set optim.sparse.clip=null or trainer.accumulate=1"
+        )
+    if o.interval == "step" and _is_plateau(o.scheduler or {}):
+        raise UserError(
+            "optim.interval=step: schedule=plateau steps once per validation; set optim.interval=validation"
+        )
+    if cfg.loader.balance_lists and cfg.data.together:
+        raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
+    if (window := cfg.data.split.window) is not None:
+        where = f"data.split.window={window:g}"
+        if model_kind_of(cfg) not in ("ranking", None):
+            raise UserError(f"{where}: is for models that score rows and are trained step by step; leave it out")
+        if t.max_epochs > 1 or t.validate_every > 1 or t.validate_every_n_steps is not None:
+            raise UserError(
+                f"{where}: each window is measured, then trained on once; leave out trainer.max_epochs, "
+                "trainer.validate_every and trainer.validate_every_n_steps"
+            )
+
+
+# --- parts ---------------------------------------------------------------------------------------------------
+
+
+def _check_parts(cfg: RunConfig) -> None:
+    """Check the names and the values of the parameters of models, losses and optimizers, as far as source tells."""
+    parts = {
+        "model": (cfg.model, BUILT_WITH),
+        "loss": (cfg.loss, ()),
+        "numeric": (cfg.numeric, BUILT_WITH[:1]),
+        "optim.dense": (cfg.optim.dense, ("params",)),
+        "optim.scheduler": (cfg.optim.scheduler, ("optimizer",)),
+    }
+    for path, (node, given) in parts.items():
+        if node is None:
+            continue
+        check_path(node, path)
+        check_source(node, path, given)
+    for name, value in cfg.optim.dense.items():
+        if isinstance(value, float) and abs(value) > FLOAT32_MAX:
+            raise UserError(f"optim.dense.{name}={value}: must be at most {FLOAT32_MAX}")
+    if model_kind_of(cfg) == "ranking":
+        with_dims(cfg, feature_spec(cfg.data, lambda *_: 8))

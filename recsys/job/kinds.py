@@ -11,7 +11,7 @@ import inspect
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from recsys.base.errors import UserError, did_you_mean
+from recsys.base.errors import UserError
 from recsys.evaluation import metrics_table
 from recsys.features import FeatureSpec
 from recsys.job.build import build_loss, build_model, locate
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from recsys.candidates import Candidates
     from recsys.data.features import Fitted
     from recsys.evaluation.evaluators import Evaluator
-    from recsys.evaluation.retrieval_metrics import Protocols
+    from recsys.evaluation.retrieval_protocols import Protocols
     from recsys.task import RetrievalTask, Task
 
 
@@ -204,7 +204,7 @@ def meta_task(cfg: RunConfig, features: FeatureSpec) -> Task | RetrievalTask:
 
 def protocol_of(cfg: RunConfig) -> Protocols:
     """Return cfg.protocol as a Protocols object. Raises UserError if it is invalid."""
-    from recsys.evaluation.retrieval_metrics import Protocols
+    from recsys.evaluation.retrieval_protocols import Protocols
 
     p = cfg.protocol
     if "full" not in p.candidates and (asked := [name for name in p.lists if name not in type(p)().lists]):
@@ -214,22 +214,6 @@ def protocol_of(cfg: RunConfig) -> Protocols:
         return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.rank_repeats, p.seed, lists)
     except ValueError as e:
         raise UserError(f"protocol.{e}") from e
-
-
-def monitor_of(cfg: RunConfig, given: str | None) -> str:
-    """Return the metric that selects the best checkpoint: `given`, or the kind's default if it is None."""
-    return cfg.kind.default_monitor(cfg) if given is None else given
-
-
-def check_leads(key: str, name: str, measured: list[str]) -> None:
-    """Raise UserError if the metric that `key` names is not measured, or if no direction of it is better."""
-    if name not in measured:
-        raise UserError(f"{key}={name}: no such metric{did_you_mean(name, measured)}")
-    entry = metrics_table.metric(name)
-    if entry is not None and entry.better is None:
-        raise UserError(
-            f"{key}={name}: neither large nor small values are better ({entry.meaning}); use another metric"
-        )
 
 
 def _label_kinds(cfg: RunConfig) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from recsys.base.errors import UserError
 from recsys.data.raw.raw_files import DEFAULT, Outputs, is_remote, natural_sort
+from recsys.files.data_files import files_in, is_data
 from recsys.files.user_files import problem_of
 from recsys.new.known_names import ascii_letters
 
@@ -46,7 +47,7 @@ def find(given: Sequence[str]) -> Found:
     if len(paths) == 1 and Path(paths[0]).is_dir():
         root = Path(paths[0])
         outputs = Outputs(root, DEFAULT)
-        files = [p for p in root.rglob("*") if p.is_file() and not _hidden(p.relative_to(root))]
+        files = files_in(root)
         files = [p for p in files if p.suffix.lower() not in NO_DATA and not outputs.contains(p)]
         paths, named = [], False
     else:
@@ -59,7 +60,7 @@ def find(given: Sequence[str]) -> Found:
         problem = next(filter(None, problems), "no such file")
         inside = [p / "**" / "*" if p.is_dir() else p for p in matches]
         matches = [f for p in inside for f in ([p] if p.is_file() else map(Path, glob.glob(str(p), recursive=True)))]
-        matches = [p for p in matches if p.is_file() and not _hidden(Path(os.path.relpath(p, root)))]
+        matches = [p for p in matches if p.is_file() and is_data(Path(os.path.relpath(p, root)).parts, path)]
         if not matches:
             folder = _fixed_parent(path)
             names = sorted(p.name for p in folder.iterdir())[:8] if folder.is_dir() else []
@@ -73,10 +74,6 @@ def find(given: Sequence[str]) -> Found:
         raise UserError(f"files={','.join(given)}: no file there holds data; type {HINT}")
     empty = tuple(f for f in dict.fromkeys(files) if f not in filled)
     return Found(str(root), tuple(filled), tuple(globs), named, empty)
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) and part not in (".", "..") for part in path.parts)
 
 
 def _fixed_parent(path: str) -> Path:
@@ -127,7 +124,7 @@ def globs_for(root: Path, files: Sequence[Path], empty: Collection[Path] = ()) -
         for pattern in (*(f"{p}*{suffix}" for p in ("", "**/", name, start)), f"{folder}/**/*{suffix}"):
             if pattern.startswith("/"):
                 continue
-            matched = {p for p in root.glob(pattern) if p.is_file() and not _hidden(p.relative_to(root))}
+            matched = {p for p in root.glob(pattern) if p.is_file() and is_data(p.relative_to(root).parts)}
             if matched - set(empty) == set(files):
                 return [pattern]
     return [glob.escape(os.path.relpath(f, root)) for f in files]

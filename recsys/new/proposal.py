@@ -112,6 +112,7 @@ class Proposal:
     repeats: bool = False  # for retrieval models: whether users often come back to an item
     within: str | None = None  # the column of groups whose rows stay together, and are compared by metrics
     items: Side | None = None  # the side table of `items:`
+    copies: str = ""  # how many of the rows that were looked at are copies of others
 
     @property
     def retrieves(self) -> bool:

@@ -176,6 +176,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         rows=rows.sample.rows,
         typed=layout.typed,
         no_time=no_time,
+        copies=_copies(rows.sample.frame),
     )
     p.questions += questions_of(p, gathered, answers)
     p.sides, not_joined, side_questions = find_sides(gathered.sides, root, rows.columns)
@@ -193,6 +194,15 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         why = "; ".join(f"{name}: {why}" for name, why in p.features.left_out[:4])
         raise UserError(f"files={','.join(given)}: no column but the label can be a feature; {why}")
     return p
+
+
+def _copies(frame: pl.DataFrame) -> str:
+    """Return how many rows are copies of others in all columns; empty if none is, or columns cannot be compared."""
+    try:
+        copies = frame.height - frame.hash_rows().n_unique()
+    except pl.exceptions.PolarsError:
+        return ""
+    return f"{copies:,} of the {frame.height:,} rows that were looked at are exact copies of others" if copies else ""
 
 
 def _read_rows(found: Found, gathered: Gathered, answers: Answers) -> _Rows:

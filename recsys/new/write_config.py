@@ -130,6 +130,9 @@ def new_data(name: str, files: list[str], answers: Answers) -> bool:
     results.print(table(proposal, SHOWN))
     if len(proposal.columns) > SHOWN:
         say(f"{len(proposal.columns) - SHOWN} more columns are in the YAML")
+    if proposal.copies:
+        drawn = proposal.split.settings["by"] == "random"
+        say(proposal.copies + "; training and test rows, which are drawn, share them" * drawn)
     for file, why in proposal.unused[:MOST_FILES]:
         say(f"left out: {file}: {why}")
     if len(proposal.unused) > MOST_FILES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import glob
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ import polars as pl
 from recsys.base.console import bar
 from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file
+from recsys.files.data_files import named_by
 from recsys.files.user_files import problem_of
 from recsys.labels import Label, columns, predict
 from recsys.online.unknown_values import UnknownValues
@@ -258,19 +259,12 @@ def input_files(patterns: list[str], key: str = "input") -> list[Path]:
 
     Raises UserError for one that is missing or empty.
     """
-    from recsys.data.raw.raw_files import is_hidden, is_remote, list_remote_files
+    from recsys.data.raw.raw_files import is_remote, list_remote_files
 
     files: list[Path] = []
     for pattern in patterns:
-        path = Path(pattern)
-        if is_remote(pattern):
-            matches = list_remote_files(pattern, key)
-        elif path.is_dir():
-            matches = sorted(p for p in path.iterdir() if p.is_file() and not is_hidden(p))
-        else:
-            found = map(Path, sorted(glob.glob(pattern)))
-            matches = [path] if path.is_file() else [p for p in found if not is_hidden(p, pattern)]
-        if not matches:
+        matches = list_remote_files(pattern, key) if is_remote(pattern) else named_by(pattern)
+        if not matches or not (is_remote(pattern) or os.path.lexists(matches[0])):
             raise UserError(f"{key}={pattern}: no such file")
         files += matches
     for file in files:

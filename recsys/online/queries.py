@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from recsys.data.features import GROUP, HISTORY, TARGETS, Fitted
 from recsys.data.features.arrays import Arrays
-from recsys.data.features.blocks import LIST
+from recsys.data.features.blocks import LINE, LIST
 from recsys.data.features.group_features import next_item_queries, slices
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.features import FeatureSpec
 
 
@@ -48,6 +50,46 @@ class Queries:
         lengths = np.bincount(owner, minlength=queries.height)
         arrays = Arrays.from_frame(applied, fitted.features, fitted.matrices)
         return cls(queries[GROUP], arrays, fitted.features, ids[ids > 0], lengths)
+
+
+def unknown_item(dtype: pl.DataType) -> Any:
+    """Return an item of this type that no vocabulary holds; None for other types than text and whole numbers."""
+    if dtype.is_integer():
+        bounds = np.iinfo(str(dtype).lower())
+        return bounds.min if bounds.min < 0 else bounds.max
+    return "\0" if dtype == pl.String else None
+
+
+def with_users_alone(data: ResolvedData, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Give the rows of groups without any item an unknown item, and an order if they have none.
+
+    So a group of which only attributes are known gets a list, as from a server.
+
+    Returns:
+        The raw rows, and the values of LINE of those that were given an item.
+    """
+    assert data.group is not None and data.item_feature is not None
+    item, order = data.sparse_columns[data.item_feature].column, data.group.order
+    unknown, lines = unknown_item(frame.schema[item]), frame[LINE].clear()
+    if unknown is None:
+        return frame, lines
+    lacks = pl.col(item).is_null() | (pl.col(item).cast(pl.String) == "")
+    lines = frame.filter(lacks.all().over(data.group.by))[LINE]
+    values = {item: pl.lit(unknown)}
+    if order is not None:
+        values[order] = pl.col(order).fill_null(pl.lit("0" if frame.schema[order] == pl.String else 0))
+    alone = pl.col(LINE).is_in(lines.implode())
+    types = frame.schema
+    return frame.with_columns(
+        pl.when(alone).then(x.cast(types[n])).otherwise(pl.col(n)).alias(n) for n, x in values.items()
+    ), lines
+
+
+def without_item(data: ResolvedData, parsed: pl.DataFrame, lines: pl.Series) -> pl.DataFrame:
+    """Return parsed rows in which the items of some rows are missing."""
+    item = data.item_feature or ""
+    missing = pl.col(LINE).is_in(lines.implode())
+    return parsed.with_columns(pl.when(missing).then(pl.lit("")).otherwise(pl.col(item)).alias(item))
 
 
 def in_batches(fitted: Fitted, rows: pl.DataFrame, size: int) -> Iterator[Queries]:

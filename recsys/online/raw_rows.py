@@ -37,6 +37,7 @@ from recsys.data.raw.derive import (
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.data.raw.row_sql import parse_sql
 from recsys.files import manifest
+from recsys.online.queries import with_users_alone, without_item
 from recsys.online.raw_columns import Row, column_of, raw_type
 from recsys.online.row_error import RowError
 from recsys.schema.source_schema import JoinConfig
@@ -274,8 +275,12 @@ class RawRows:
         past: whether to leave out rows for which data.where is not true
         """
         frame, refused = self.from_frame(raw)
-        block = Block(Path("rows"), self.keep_history(frame) if past else frame)
-        parsed, bad = parse_rows(self.fitted.data, block, labelled=False)
+        if past:
+            frame, alone = with_users_alone(self.fitted.data, frame)
+            frame = self.keep_history(frame)
+        parsed, bad = parse_rows(self.fitted.data, Block(Path("rows"), frame), labelled=False)
+        if past:
+            parsed = without_item(self.fitted.data, parsed, alone)
         if bad := sorted(refused + bad, key=lambda b: b.line):
             shown = f"row {bad[0].line}: column {bad[0].column}: {bad[0].value!r} {bad[0].problem}"
             say(f"{len(bad):,} of {raw.height:,} rows of the data frame cannot be read, and are left out; {shown}")

@@ -116,7 +116,8 @@ class Recommender:
 
         Args:
             raw: the history of the groups, with columns as `Predictor.predict` takes them; rows that cannot be read and
-                rows that data.where filters out are left out.
+                rows that data.where filters out are left out. A group of which only attributes are known has one row,
+                whose item is missing.
             k: length of the lists; by default the largest k of the run's protocol.
             filter_history: whether to leave out the items of the history; by default, the run's
                 protocol.filter_history.

@@ -118,6 +118,11 @@ class Group:
         value = [sign * line.measures[main].value if main in line.measures else np.inf for line in self.lines]
         return sorted(range(len(value)), key=lambda i: value[i])
 
+    def are_equal(self, main: str) -> bool:
+        """Return whether several lines all have the same value of a main metric, so that none is best."""
+        values = {line.measures[main].value if main in line.measures else None for line in self.lines}
+        return len(self.lines) > 1 and len(values) == 1
+
     def baseline(self, main: str) -> Line | None:
         """Return the best baseline by a main metric, or None."""
         lines = [self.lines[i] for i in self.best_first(main)]

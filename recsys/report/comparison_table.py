@@ -51,6 +51,8 @@ def verdict(group: Group, main: str) -> str:
     value += f", mean over {best.repetitions}" if best.repetitions else ""
     if len(lines) == 1:
         return f"{best.name}: {value}."
+    if group.are_equal(main):
+        return f"{'Both' if len(lines) == 2 else f'All {len(lines)}'} runs are equal: {value}."
     if best is first:
         second = lines[order[1]]
         other = second.measures.get(main)
@@ -145,7 +147,7 @@ def _comparison(group: Group, main: str, paints: dict[Line, Paint]) -> PageTable
             direction = f"; {entry.better} is better" if entry.better else ""
             meaning = f"{entry.meaning}{direction}{'' if entry.interval else '; no interval'}"
         columns.append(Column(short(n), tooltip=meaning))
-    kinds = ["best" if i == order[0] and len(order) > 1 else "" for i in order]
+    kinds = ["best" if i == order[0] and len(order) > 1 and not group.are_equal(main) else "" for i in order]
     return PageTable(columns, rows, kinds, "plain", TOP, order.index(0))
 
 

@@ -1,17 +1,19 @@
 """Read what recsys's own models and losses declare from the source of their classes.
 
 PyTorch, TorchRec and FBGEMM take seconds to import, and a mistake in a config is to be reported at once. So the bases
-of a class and the constants in its body are read without an import. A class of your own is checked after the imports.
+of a class and the constants in its body are read without an import, as are the parameters of recsys's and PyTorch's
+classes (signatures.py). A class of your own is checked after the imports.
 """
 
 import ast
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parents[1]
+READ = ("recsys", "torch")  # packages whose source is read
 KIND_OF_BASE = {"FittedRankingModel": "fitted_ranking", "RetrievalModel": "retrieval", "ClosedFormModel": "closed_form"}
 TASKS = "recsys.losses.tasks"
 
@@ -61,34 +63,83 @@ def own_loss(target: str) -> LossFacts | None:
 
 def losses_by_name() -> dict[str, LossFacts]:
     """Return the facts of the losses that `loss.losses.LABEL` may name."""
-    values = next(n.value for n in _source(TASKS) if isinstance(n, ast.Assign) and _name(n.targets[0]) == "LOSSES")
+    values = next(n.value for n in statements(TASKS) if isinstance(n, ast.Assign) and _name(n.targets[0]) == "LOSSES")
     assert isinstance(values, ast.Dict)
     losses = [(key, own_loss(f"{TASKS}.{_name(value)}")) for key, value in zip(values.keys, values.values, strict=True)]
     return {ast.literal_eval(key): loss for key, loss in losses if key is not None and loss is not None}
 
 
+@dataclass(frozen=True)
+class Definition:
+    """A class or a function in the source of a module."""
+
+    module: str
+    node: ast.ClassDef | ast.FunctionDef
+
+
 @cache
-def _source(module: str) -> list[ast.stmt]:
-    """Return the statements of a module of recsys; none if it has no such module."""
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-    return next((ast.parse(f.read_bytes()).body for f in files if f.is_file()), [])
+def definition(target: str) -> Definition | None:
+    """Return where a class or a function is defined, also under the name of a module that imports it."""
+    module, _, name = target.rpartition(".")
+    if (origin := imported(module, name)) is not None:
+        return definition(origin)
+    nodes = (n for n in statements(module) if isinstance(n, ast.ClassDef | ast.FunctionDef))
+    return next((Definition(module, n) for n in nodes if n.name == name), None)
+
+
+def imported(module: str, name: str) -> str | None:
+    """Return the dotted name of what a module imports as `name`; None if it does not import that."""
+    for node in (n for n in statements(module) if isinstance(n, ast.ImportFrom)):
+        for alias in node.names:
+            if name == (alias.asname or alias.name):
+                return f"{_origin(node, module)}.{alias.name}"
+    return None
+
+
+def names_in(module: str) -> set[str]:
+    """Return the names that a module of recsys or PyTorch has; none of another one."""
+    nodes = [node for statement in statements(module) for node in ast.walk(statement)]
+    defined = {n.name for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    aliases = [a for n in nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names]
+    return defined | {n.id for n in nodes if isinstance(n, ast.Name)} | {a.asname or a.name for a in aliases}
+
+
+def _origin(node: ast.ImportFrom, module: str) -> str:
+    """Return the full name of the module that a statement of `module` imports from."""
+    if not node.level:
+        return node.module or ""
+    file, parts = _file(module), module.split(".")
+    up = node.level - (file is not None and file.name == "__init__.py")
+    return ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
+
+
+@cache
+def statements(module: str) -> list[ast.stmt]:
+    """Return the statements of a module of recsys or PyTorch; none if it has no such module."""
+    file = _file(module)
+    return [] if file is None else ast.parse(file.read_bytes()).body
+
+
+def _file(module: str) -> Path | None:
+    top, *parts = module.split(".")
+    spec = find_spec(top) if top in READ else None
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent.joinpath(*parts)
+    return next((f for f in (path / "__init__.py", path.with_name(f"{path.name}.py")) if f.is_file()), None)
 
 
 @cache
 def _class(target: str) -> ClassFacts | None:
     """Return the facts of a class of recsys, also under the name of a module that imports it."""
-    module, _, name = target.rpartition(".")
-    if module.partition(".")[0] != "recsys":
+    found = definition(target) if target.startswith("recsys.") else None
+    if found is None or not isinstance(found.node, ast.ClassDef):
         return None
-    for node in _source(module):
-        if isinstance(node, ast.ImportFrom) and node.module and name in {a.name for a in node.names}:
-            return _class(f"{node.module}.{name}")
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            above = [facts for base in node.bases if (facts := _class(f"{module}.{_name(base)}")) is not None]
-            constants = {k: v for facts in reversed(above) for k, v in facts.constants.items()}
-            return ClassFacts(frozenset({name}.union(*(f.names for f in above))), constants | _constants(node))
-    return None
+    bases = [_class(f"{found.module}.{_name(base)}") for base in found.node.bases]
+    above = [facts for facts in bases if facts is not None]
+    constants = {k: v for facts in reversed(above) for k, v in facts.constants.items()}
+    names = frozenset({found.node.name}.union(*(f.names for f in above)))
+    return ClassFacts(names, constants | _constants(found.node))
 
 
 def _constants(node: ast.ClassDef) -> dict[str, Any]:

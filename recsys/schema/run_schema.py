@@ -181,7 +181,11 @@ class TrainerConfig:
     )
     log_every_n_steps: Count = field(50, "steps between two rows of metrics.csv")
     threads: int | None = field(
-        None, "intra-op threads of a process; null: the cores divided by the processes", ge=1, le=4096
+        None,
+        "intra-op threads of a process; null: the cores that may be used (affinity mask, quota of a container) divided "
+        "by the processes, OMP_NUM_THREADS at most",
+        ge=1,
+        le=4096,
     )
     save_on_interrupt: bool = field(False, "write a checkpoint after Ctrl-C or SIGTERM, before the run ends")
     timeout_minutes: PositiveFloat = field(30.0, "time that a rank waits for the others before it fails", le=1e6)

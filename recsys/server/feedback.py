@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.base.append import append
 from recsys.base.errors import UserError, did_you_mean
+from recsys.files.data_files import is_data
 
 if TYPE_CHECKING:
     import polars as pl
@@ -74,7 +75,7 @@ def read_feedback(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         UserError: a file or a line cannot be read.
     """
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    files = sorted(f for f in path.glob("*.jsonl") if is_data([f.name])) if path.is_dir() else [path]
     for file in files:
         try:
             lines = file.read_text(encoding="utf-8").split("\n")[:-1]
@@ -115,7 +116,7 @@ def join_feedback(requests: Path, feedback: Path, *, until: float | None = None)
     """
     import polars as pl
 
-    files = sorted(requests.glob("*.parquet")) if requests.is_dir() else [requests]
+    files = sorted(f for f in requests.glob("*.parquet") if is_data([f.name])) if requests.is_dir() else [requests]
     if not files or not all(f.is_file() for f in files):
         raise UserError(f"{requests}: holds no Parquet files; name the sample_dir of recsys.serve")
     keys = ["request_id", "request_row"]

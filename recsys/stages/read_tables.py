@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 from pathlib import Path
 
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.value_types import as_time
+from recsys.files.data_files import matching, named_by
 from recsys.files.text_values import as_text
 from recsys.files.user_files import problem_of
 from recsys.schema.pipeline_schema import TableConfig
@@ -29,14 +29,12 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
     given = table.file
     files: list[Path] = []
     for name in given:
-        named = root / name
-        found = [named] if named.is_file() else sorted(root / f for f in glob.glob(name, root_dir=root))
+        found = named_by(name) if Path(name).is_absolute() else sorted({*matching(root, name)})
         if not found:
             raise UserError(f"{key}.file={name}: no such file in {root.resolve()}")
         for file in found:
             if problem := problem_of(file):
-                hint = f"; name its files, such as {name.rstrip('/')}/*.parquet" if file.is_dir() else ""
-                raise UserError(f"{key}.file={name}: {file} {problem}{hint}")
+                raise UserError(f"{key}.file={name}: {file} {problem}")
         files += found
     frame = pl.concat([_read(f, table, key) for f in files], how="diagonal_relaxed")
     if table.columns is not None:

@@ -107,9 +107,11 @@ def look(view: View, known: Sequence[LogFile], *, whole: bool) -> Reading:
     reading.replaced = {f.number for files in held.values() for f in files}
     reading.notes += [f"{p}: has the rows of {f.path}, which is gone; they count once" for p in held for f in held[p]]
     new = [f.path for f in lost if not f.gone and f.number not in reading.replaced]
-    if new and view.aggregates:
+    if new:
         what = f"{len(new):,} files that were read are gone, such as" if new[1:] else "a file that was read is gone:"
-        reading.notes.append(f"{view.name}: {what} {new[0]}; the store keeps the events")
+        reading.notes.append(
+            f"{view.name}: {what} {new[0]}; the store keeps the {'events' if view.aggregates else 'values'}"
+        )
     free = 1 + max((f.number for f in known), default=-1)
     for path in unread:
         number = kept[path].number if path in kept else free

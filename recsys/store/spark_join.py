@@ -22,6 +22,7 @@ from pyspark.sql import types as T
 
 from recsys.base.errors import UserError
 from recsys.files.atomic import whole_folder
+from recsys.files.data_files import files_in
 from recsys.files.user_files import file_url
 from recsys.store.aggregates import EVENTS, Aggregate, microseconds_of_age, ticks_per_second, window_ticks
 from recsys.store.fitting import has_floats
@@ -91,8 +92,7 @@ def _row_files(source: Path) -> list[str]:
     """Return the files of rows; hidden folders, such as the folders of unfinished writes, hold none."""
     if source.is_file():
         return [str(source)]
-    found = [p for p in source.rglob("*.parquet") if p.is_file()]
-    files = sorted(p for p in found if not any(f.startswith((".", "_")) for f in p.relative_to(source).parts[:-1]))
+    files = [p for p in files_in(source) if p.suffix == ".parquet"]
     if not files:
         raise UserError(f"input={source}: holds no file that ends in .parquet")
     if part := next((p for f in files for p in f.relative_to(source).parts[:-1] if "=" in p), None):

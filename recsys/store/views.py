@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
+from recsys.files.data_files import named_by
 from recsys.files.text_values import as_text
 from recsys.files.user_files import copies_of, problem_of
 from recsys.store import fitting
@@ -87,7 +88,7 @@ class View:
         return copies_of(self._matches())
 
     def _matches(self) -> list[str]:
-        found = {p for f in self.files for p in glob.glob(f, recursive=True) if p == f or not Path(p).is_dir()}
+        found = {str(p) for f in self.files for p in named_by(f) if os.path.lexists(p)}
         if not found:
             raise UserError(f"{self.name}.files={', '.join(self.files)}: no file matches")
         paths = sorted(found)

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from recsys.base.cores import threads_of
 from recsys.base.errors import UserError
 from recsys.job.run_config import device_of
 from recsys.sweep.watch import OUTPUT
@@ -154,7 +155,7 @@ class Machine:
             return [], {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}, number
         if cfg.trainer.threads is not None:
             return [], {}, number
-        threads = max(1, (os.cpu_count() or 1) // (self.jobs * cfg.trainer.devices))
+        threads = threads_of(self.jobs * cfg.trainer.devices)
         return [f"trainer.threads={threads}"], {}, number
 
     def give_back(self, number: int) -> None:

@@ -16,6 +16,7 @@ from recsys.sharding.optimizers import OPTIMIZERS
 SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
 FEWEST = 20  # rows of the rarer class, below which an AUC says little
 FEW_STEPS = 200  # of an optimizer, in which no model is trained
+DIVERGED = 1.1 * math.log(2)  # logloss that no model has that predicts about 1/2 for each row
 OFF = 2.0  # ratio of predictions and labels, or its inverse, that is not calibrated
 LONG = 60.0  # seconds of validations that are worth a word
 MOST_OF_TRAINING = 0.1  # time of validations, as a share of the training's
@@ -104,8 +105,8 @@ def below_popularity(metric: str, value: float, popular: float) -> str | None:
         return None
     return (
         f"{metric} {value:.5f} is below that of the most popular items, {popular:.5f}: the model has not learnt; try "
-        "other values of its keys or, if it trains in steps, a higher optim.sparse.lr and optim.dense.lr, more epochs "
-        "(trainer.max_epochs, trainer.early_stopping.patience), or another loss"
+        "other values of its keys or, if it trains in steps, a higher optim.sparse.lr and optim.dense.lr (lower ones "
+        "if the loss rose), more epochs (trainer.max_epochs, trainer.early_stopping.patience), or another loss"
     )
 
 
@@ -115,7 +116,11 @@ def too_few_steps(metrics: dict[str, Any]) -> str | None:
     if steps is None or steps >= FEW_STEPS or metrics["train"].get("epochs") != 1:
         return None
     longer = "trainer=until_best trains until validation no longer improves"
-    return f"trained {steps:,} steps only: {longer if 'validation' in metrics else 'set trainer.max_epochs'}"
+    return f"trained {_steps(steps)} only: {longer if 'validation' in metrics else 'set trainer.max_epochs'}"
+
+
+def _steps(number: int) -> str:
+    return "1 step" if number == 1 else f"{number:,} steps"
 
 
 def still_improving(metric: str, before: float, last: float, epochs: int) -> str | None:
@@ -214,6 +219,11 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
     for label, own in of_label(metrics.get("test", {})).items():
         of, ratio = f" of {label}" if label else "", own.get("calibration")
         if own.get("ne", 0.0) >= 1:
+            if (logloss := own.get("logloss", 0.0)) > DIVERGED:
+                return (
+                    f"test logloss{of} {logloss:.3g} is above {math.log(2):.2g}, that of a model before its training: "
+                    "it has diverged; try lower values of optim.sparse.lr and optim.dense.lr, or optim.clip_norm=1"
+                )
             weakness = f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"
             break
         if ratio is not None and not 1 / OFF <= ratio <= OFF and math.isfinite(ratio):
@@ -225,7 +235,7 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
     if steps is None:  # fitted at once
         return f"{weakness}; check the label and the features"
     if steps < FEW_STEPS:
-        return f"{weakness}, after {steps:,} steps only; try trainer=until_best, or a smaller trainer.batch_size"
+        return f"{weakness}, after {_steps(steps)} only; try trainer=until_best, or a smaller trainer.batch_size"
     if epochs == 1:
         return f"{weakness}, after one epoch; try trainer=until_best"
     return f"{weakness}; try model=gbm, or a larger min_count of the features"

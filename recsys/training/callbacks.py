@@ -45,6 +45,7 @@ class StopEarly(EarlyStopping):
         if math.isnan(value):
             say_once(f"{self.monitor} is not a number: it stops no training")
             return
+        # private: the public hook reads `monitor` alone
         stops, _ = self._evaluate_stopping_criteria(torch.tensor(value))  # on every rank alike
         if stops:
             trainer.should_stop, self.stopped_epoch = True, trainer.current_epoch
@@ -245,6 +246,7 @@ def validates_next(trainer: pl.Trainer) -> bool:
     """Return whether a validation is due after the current batch, other than that of a run that stops early."""
     loop = trainer.fit_loop
     stops, trainer.should_stop = trainer.should_stop, False
+    # private: Lightning says only whether it has validated, and a checkpoint must know before
     assert loop._data_fetcher is not None
     due = loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
     trainer.should_stop = stops

@@ -199,10 +199,11 @@ UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the cal
 
 
 def show_tables(rows: dict[str, Any]) -> None:
-    """Print the metrics of splits as tables.
+    """Print the metrics of splits as tables. Those that are not defined, such as diversity without lists, are left out.
 
     rows: the metrics of each split; the first ones say which metrics there are
     """
+    rows = {split: {n: v for n, v in m.items() if v is None or v == v} for split, m in rows.items()}
     first = next(iter(rows.values()))
     if any("/" in name for name in first):
         rows = {f"{s}, {label}": metrics for s, m in rows.items() for label, metrics in of_label(m).items()}

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from recsys.base import interrupts
 from recsys.base.console import log_to, say
+from recsys.base.cores import allowed_cores
 from recsys.config.compose import load_config
 from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
 from recsys.files import manifest
@@ -132,6 +133,8 @@ def begin(
     path = folder.path
     log_to(path / "train.log")
     say(f"run folder: {path}")
+    if cfg.trainer.threads is None and (cores := allowed_cores()).why:
+        say(f"CPU cores: {cores}")
     interrupts.advise(f"go on with resume={path}")
     with open_engine(cfg.engine, data) as engine:
         if folder.resumed:

@@ -20,7 +20,7 @@ def warmup_polynomial(
     decay_start_step: Natural | None = None,
     decay_steps: Count | None = None,
     power: NonNegativeFloat = 2.0,
-    end: float = 0.0,
+    end: NonNegativeFloat = 0.0,
     total_steps: int | None = None,
 ) -> LambdaLR:
     """Rise linearly from 0 to 1 over warmup_steps, stay at 1 until decay_start_step, then fall to `end` as
@@ -41,7 +41,7 @@ def warmup_polynomial(
 
 
 def warmup_cosine(
-    optimizer: Optimizer, *, warmup_steps: Natural = 0, end: float = 0.0, total_steps: int | None = None
+    optimizer: Optimizer, *, warmup_steps: Natural = 0, end: NonNegativeFloat = 0.0, total_steps: int | None = None
 ) -> LambdaLR:
     """Rise linearly from 0 to 1 over warmup_steps, then fall along half a cosine to `end` at total_steps (Loshchilov &
     Hutter 2017, https://arxiv.org/abs/1608.03983).

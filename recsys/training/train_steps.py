@@ -49,6 +49,9 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         steps = steps_of(cfg, len(training))
         if not folder.resumed:
             training.start_reading()
+        if ranks.rank == 0 and cfg.debug.train_batches is None and (rest := training.total_rows - training.rows):
+            others = ", other rows in each" if cfg.loader.shuffle else ""
+            say(f"{rest:,} of {training.total_rows:,} training rows fill no batch; each epoch leaves them out{others}")
     _check_batches(cfg, len(training))
     if ranks.rank == 0 and not cfg.kind.scores_rows:
         epochs = steps * cfg.trainer.accumulate / max(len(training), 1)

@@ -19,7 +19,7 @@ from recsys.distributed.ranks import ALONE, Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
 from recsys.files.atomic import write_json
 from recsys.job.build import make, make_scheduler
-from recsys.job.kinds import monitor_of
+from recsys.job.check_early import monitor_of
 from recsys.job.run_config import RunConfig, seconds_of
 from recsys.labels import kept_negatives
 from recsys.sharding.sharded_model import Placement

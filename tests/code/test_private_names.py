@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2] / "recsys"
 USED = {  # name: the files that may use it
     "_ALL_BROKERS_DOWN": {"store/streams.py"},  # of confluent_kafka, which documents its codes of errors
     "_best_plan": {"plan.py"},
+    "_data_fetcher": {"training/callbacks.py"},
     "_enumerator": {"sharding/infeasible.py"},
+    "_evaluate_stopping_criteria": {"training/callbacks.py"},
     "_exit": {"distributed/failures.py", "base/interrupts.py"},  # of os, which documents it
     "_PARTITION_EOF": {"store/streams.py"},
     "_StorageInfo": {"sharding/stored_checkpoint.py"},
@@ -30,6 +32,7 @@ USED = {  # name: the files that may use it
     "_pooling": {"sharding/touched_rows.py"},
     "_optimizer_classes": {"sharding/planner.py"},
     "_run_exitfuncs": {"distributed/failures.py"},
+    "_should_check_val_fx": {"training/callbacks.py"},
     "_storage_reservation": {"plan.py", "sharding/infeasible.py"},
     "_to_model": {"dashboard.py"},
     "_trial_id": {"sweep/search.py"},

@@ -1,7 +1,9 @@
 """The facts that checks need before PyTorch is imported are those of the classes."""
 
 import inspect
+import re
 from importlib import import_module
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from recsys.job.run_config import RunConfig
 from recsys.labels import BinaryLabel
 from recsys.losses import tasks
 from recsys.models.protocols import model_kind
-from recsys.schema import class_facts
+from recsys.schema import class_facts, signatures
 from recsys.sharding.tables import tables
 
 CHOICES = sorted(f.stem for f in (conf_dir() / "model").glob("*.yaml"))
@@ -76,3 +78,46 @@ def test_facts_of_losses() -> None:
 def test_others_have_no_facts() -> None:
     for target in ("recsys.models.none.None", "recsys.models.dlrm.None", "shop.models.Own", "dlrm", "", "recsys."):
         assert class_facts.own_model(target) is None and class_facts.own_loss(target) is None
+
+
+def test_parameters_of_every_choice() -> None:
+    """Of recsys's own classes, of which all hints are found, and of PyTorch's optimizers and schedules."""
+    nodes = [yaml.safe_load(f.read_text()) for g in ("model", "loss", "numeric", "optim", "schedule")
+             for f in (conf_dir() / g).glob("*.yaml")]  # fmt: skip
+    named = {
+        str(v["_target_"]) for node in nodes for v in (node, *node.values()) if isinstance(v, dict) and "_target_" in v
+    }
+    for target in named | {"torch.optim.AdamW", "torch.optim.SGD", "torch.optim.lr_scheduler.OneCycleLR"}:
+        module, _, name = target.rpartition(".")
+        made = inspect.signature(getattr(import_module(module), name)).parameters.values()
+        parameters = signatures.source_parameters(target)
+        assert parameters is not None, target
+        expected = {p.name: p.default is p.empty for p in made if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        assert {name: p.is_required for name, p in parameters.items()} == expected, target
+        if target.startswith("recsys."):
+            assert not [n for n, p in parameters.items() if p.hint is Any and n != "device"], target
+
+
+@pytest.mark.parametrize(
+    ("target", "values"),
+    [
+        ("torch.optim.AdamW", {"lr": -1.0}),  # in Adam, its base
+        ("torch.optim.Adam", {"betas": [0.9, 1.5]}),
+        ("torch.optim.SGD", {"momentum": -0.5}),
+        ("torch.optim.lr_scheduler.ReduceLROnPlateau", {"factor": 2.0}),
+        ("recsys.models.session_knn.SessionKNN", {"k": 10, "sample_size": 5}),
+        ("recsys.models.masknet.MaskNet", {"blocks": []}),
+    ],
+)
+def test_values_that_a_constructor_refuses(target: str, values: dict[str, Any]) -> None:
+    """The source of the constructor says the same as a call of it, and nothing of the defaults."""
+    module, _, name = target.rpartition(".")
+    cls, weight = getattr(import_module(module), name), torch.zeros(1, requires_grad=True)
+    first = torch.optim.SGD([weight]) if "scheduler" in target else [weight]
+    given = ("params", "optimizer", "features")
+    signatures.check_source({"_target_": target}, "part", given)
+    with pytest.raises(UserError) as said:
+        signatures.check_source({"_target_": target, **values}, "part", given)
+    if target.startswith("torch."):
+        with pytest.raises(ValueError, match=f"^{re.escape(str(said.value).removeprefix('part: '))}$"):
+            cls(first, **values)

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -484,6 +485,18 @@ def test_calibration_of_a_loss_within_groups_is_advised_against(own: Path, capsy
         cfg.loss.pointwise = share
         check_raw_files(cfg)
         assert ("set loss.pointwise=0.3" in capsys.readouterr().err) == advice
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["sharding.per_table.cat_l*.types=[table_wise]", "sharding.per_table.c?t.max_rows=5", "dims.cat_*=8"],
+)
+def test_the_advice_for_a_glob_in_a_key_is_taken(override: str) -> None:
+    with pytest.raises(UserError) as found, command_line.explained([override]):
+        compose("train", [override])
+    cfg = compose("train", shlex.split(str(found.value).rpartition("; write ")[2]))
+    glob = override.partition("=")[0].removeprefix("sharding.per_table.").removeprefix("dims.").partition(".")[0]
+    assert cfg.sharding.per_table.rule.match == glob if override.startswith("sharding") else cfg.dims == {glob: 8}
 
 
 @pytest.mark.parametrize(

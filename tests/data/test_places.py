@@ -140,7 +140,7 @@ def test_files_to_predict(memory: Any) -> None:
     for name in ("/in/b.csv", "/in/a.csv", "/in/deep/c.csv", "/in/d.txt", "/in/_tmp.csv", "/in/.a.csv", "/in/_SUCCESS"):
         memory.pipe(name, b"x\n1\n")
     names = [[p.name for p in input_files([f"memory://in{rest}"])] for rest in ("", "/*.csv", "/*/*.csv", "/a.csv")]
-    assert names == [["a.csv", "b.csv", "d.txt"], ["a.csv", "b.csv"], ["c.csv"], ["a.csv"]]
+    assert names == [["a.csv", "b.csv", "d.txt", "c.csv"], ["a.csv", "b.csv"], ["c.csv"], ["a.csv"]]
     with pytest.raises(UserError, match=r"^input=memory://in/\*.tsv: no such file$"):
         input_files(["memory://in/*.tsv"])
     with pytest.raises(UserError, match=r"^input=memory://in/z.csv: no such folder or file$"):

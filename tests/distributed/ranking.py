@@ -11,7 +11,8 @@ import recsys.evaluation.retrieval_counts
 from recsys.batch import JaggedIds
 from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval_counts import candidate_shard
-from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
+from recsys.evaluation.retrieval_protocols import Protocols
 
 N, ROWS = 41, 23
 CUTS = {1: [0, 23], 2: [0, 17, 23], 4: [0, 9, 9, 21, 23]}  # of four ranks one has no row

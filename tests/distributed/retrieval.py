@@ -11,7 +11,8 @@ from recsys.batch import Batch, JaggedIds
 from recsys.candidates import Candidates
 from recsys.evaluation.evaluators import RetrievalEvaluator
 from recsys.evaluation.retrieval_counts import candidate_shard
-from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
+from recsys.evaluation.retrieval_protocols import Protocols
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import FullSoftmax
 from recsys.models.neumf import NeuMF

@@ -63,6 +63,29 @@ def held_out(log: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     )
 
 
+def test_a_user_without_items_has_a_list(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list of an unknown item, as from a server, without an error of unknown items; with the user's other rows."""
+    recommender = Recommender.load(runs.of("two_tower"))
+    log = runs.log.head(3)
+    for item in (None, ""):
+        alone = pl.DataFrame({c: [None] * 20 for c in log.columns}, schema=log.schema).with_columns(
+            pl.lit(item, pl.String).alias("item"), (pl.lit("new") + pl.int_range(20).cast(pl.String)).alias("user")
+        )
+        found = recommender.recommend(pl.concat([alone, log]), k=5)
+        assert found.height == 20 + log["user"].n_unique()
+        unknown = alone.with_columns(pl.lit("?").alias("item"), pl.lit(log["time"][0]).alias("time"))
+        assert (
+            found["items"][:20].to_list() == recommender.recommend(unknown, k=5, allow_unknown=True)["items"].to_list()
+        )
+        assert recommender.recommend(alone, k=5).height == 20
+    capsys.readouterr()
+    mixed = pl.concat(
+        [log, log.head(1).with_columns(pl.lit(None, pl.String).alias("item"))]
+    )  # a row of a user with items
+    assert recommender.recommend(mixed, k=5).equals(recommender.recommend(log, k=5))
+    assert "1 of 4 rows of the data frame cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "model", [m if m in EVERY_DAY else pytest.param(m, marks=pytest.mark.slow) for m in (*TRAINED, *CLOSED_FORMS)]

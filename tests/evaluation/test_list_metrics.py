@@ -17,7 +17,8 @@ import recsys.evaluation.retrieval_counts
 from recsys.evaluation.list_metrics import gini
 from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval_counts import best_keys, merged, merged_over_processes
-from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
+from recsys.evaluation.retrieval_protocols import Protocols
 from recsys.online.recommender import top_k
 from recsys.schema.run_schema import ProtocolConfig
 

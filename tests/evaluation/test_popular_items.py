@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.batch import JaggedIds
-from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
+from recsys.evaluation.retrieval_protocols import Protocols
 from recsys.training.results import PopularItems
 
 

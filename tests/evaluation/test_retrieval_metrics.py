@@ -11,7 +11,8 @@ from reference_ranking import Found, by_sorting, columns, lists, measure, same
 from torch import Tensor
 
 import recsys.evaluation.retrieval_counts
-from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
+from recsys.evaluation.retrieval_protocols import Protocols
 
 
 @st.composite

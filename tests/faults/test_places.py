@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from recsys.base.console import log, log_to
 from recsys.data.raw.raw_files import Outputs
 from recsys.distributed import failures
+from recsys.files.atomic import whole_file, whole_folder
 
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32"]
 FULL = "No space left on device; free space there, then run the same command again"
@@ -160,6 +161,11 @@ def test_errors_of_a_full_disk_in_other_errors(tmp_path: Path, capsys: pytest.Ca
     assert said(named) == f"error: /data/x: {FULL}\n"
     assert said(CheckpointException("save", {1: (full(), None)})) == f"error: the disk: {FULL}\n"  # type: ignore[dict-item]
     assert said(OSError("No space left on device (os error 28)")) == f"error: the disk: {FULL}\n"  # as Polars says it
+    (tmp_path / "out").mkdir()
+    for write_in in (whole_file, whole_folder):  # what libraries say lacks the place
+        with pytest.raises(OSError, match="os error 28") as raised, write_in(tmp_path / "out" / "x"):
+            raise OSError("No space left on device (os error 28)")
+        assert said(raised.value) == f"error: the disk of {tmp_path / 'out'}: {FULL}\n"
     outer = RuntimeError("writing failed")
     outer.__cause__ = named
     assert said(outer) == f"error: /data/x: {FULL}\n"

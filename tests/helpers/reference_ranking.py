@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from recsys.batch import JaggedIds
-from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
+from recsys.evaluation.retrieval_protocols import Protocols
 
 Found = dict[str, float]
 

@@ -32,9 +32,10 @@ from recsys.evaluation.resampling import (
 )
 from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
 from recsys.pages.charts.bars import COLOURS
+from recsys.pages.page_table import PageTable, Paint
 from recsys.report import __main__ as command
 from recsys.report.comparison import compare, differences
-from recsys.report.comparison_table import beaten_by_baseline, verdict
+from recsys.report.comparison_table import beaten_by_baseline, comparison, verdict
 from recsys.report.report_page import not_compared, page
 from recsys.report.runs import read
 from recsys.report.sections import PARTS
@@ -247,6 +248,11 @@ def test_comparison(tmp_path: Path) -> None:
     assert copy.delong == {"auc": 1}
     assert re.match(r"b is best: AUC 0\.\d{4} .*, against a \+0\.\d{4} .*: significant\.$", verdict(group, group.main))
     assert "adjusted for 2 comparisons" in verdict(group, group.main)
+    for runs in ([a, same], [a, same, shutil.copytree(a, tmp_path / "third")]):
+        [group] = compare(read([*map(str, runs)]).runs, 200, 0)
+        assert "best" not in verdict(group, group.main)
+        table = comparison(group, {line: Paint(line.name, "c") for line in group.lines})["tables"][0][2]
+        assert isinstance(table, PageTable) and "best" not in table.kinds
 
 
 def test_models_that_do_not_beat_a_baseline_beyond_chance_are_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,20 @@ def test_a_name_with_other_events_keeps_those_of_the_file_before(
     materialise({"clicks": view}, store)
     assert "logs/a.parquet: is not the file that was read before, whose events stay" in capsys.readouterr().err
     assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
+
+
+def test_a_file_of_values_that_is_gone_is_said(
+    view: View, store: FeatureStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = replace(view, aggregates=(), columns=tuple(c for c in A.columns if c not in (view.key, view.time))[:1])
+    A.write_parquet("logs/a.parquet")
+    B.write_parquet("logs/b.parquet")
+    materialise({"clicks": view}, store)
+    os.unlink("logs/a.parquet")
+    capsys.readouterr()
+    for said in ("clicks: a file that was read is gone: logs/a.parquet; the store keeps the values\n", ""):
+        materialise({"clicks": view}, store)
+        assert capsys.readouterr().err == said
 
 
 def test_what_is_gone_or_has_lost_rows_is_said(

@@ -133,6 +133,9 @@ def test_folds_repeat_a_trial_as_seeds_do(capsys: pytest.CaptureFixture[str]) ->
 
 def test_two_jobs_run_at_once_and_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):
+        monkeypatch.delenv(name, raising=False)
     assert sweep("model.dim=8,16,32", "optim.dense.lr=2", "sweep.jobs=2") == 0
     starts = [calls(str(n))[0]["start"] for n in range(3)]
     ends = [(Path("s") / str(n) / "metrics.json").stat().st_mtime for n in range(3)]

@@ -42,6 +42,8 @@ def test_few_positives_are_no_alarm(positives: int, alarm: bool) -> None:
         ({"ne": 1.08}, {"steps": 15, "epochs": 1}, "test NE 1.080: the mean of the label predicts better than this model, "
          "after 15 steps only; try trainer=until_best, or a smaller trainer.batch_size"),
         ({"buy/ne": 1.5, "click/ne": 0.9}, {"steps": 999, "epochs": 1}, "test NE of buy 1.500: .*, after one epoch; try"),
+        ({"ne": 5.3, "logloss": 3.2}, {"steps": 15, "epochs": 1}, "test logloss 3.2 is above 0.69, .* diverged; try lower values of optim"),
+        ({"ne": 2.3, "logloss": 0.69}, {"steps": 1, "epochs": 1}, "after 1 step only; try trainer=until_best"),
         ({"ne": 0.9, "calibration": 0.4}, {"steps": 999, "epochs": 3}, "predictions sum to 0.4 times the labels; try model=gbm"),
         ({"ne": 0.9, "calibration": 2.5}, {}, "predictions sum to 2.5 times the labels; check the label"),
         ({"ne": 0.9, "calibration": 1.9}, {"steps": 15, "epochs": 1}, None),
@@ -56,6 +58,7 @@ def test_models_that_are_too_weak(test: dict[str, Any], train: dict[str, Any], l
 
 
 def test_a_short_epoch() -> None:
+    assert too_few_steps({"train": {"steps": 1, "epochs": 1}}) == "trained 1 step only: set trainer.max_epochs"
     short = {"train": {"steps": 15, "epochs": 1}}
     assert too_few_steps(short) == "trained 15 steps only: set trainer.max_epochs"
     assert too_few_steps(short | {"validation": {}}) == (
@@ -68,7 +71,7 @@ def test_a_short_epoch() -> None:
 def test_a_model_that_ranks_worse_than_counts() -> None:
     assert below_popularity("test ndcg@20", 0.01807, 0.15247) == (
         "test ndcg@20 0.01807 is below that of the most popular items, 0.15247: the model has not learnt; try other values "
-        "of its keys or, if it trains in steps, a higher optim.sparse.lr and optim.dense.lr, more epochs "
+        "of its keys or, if it trains in steps, a higher optim.sparse.lr and optim.dense.lr (lower ones if the loss rose), more epochs "
         "(trainer.max_epochs, trainer.early_stopping.patience), or another loss"
     )
     assert below_popularity("test ndcg@20", 0.14, 0.15) is None  # within the noise of small data

@@ -270,7 +270,7 @@ def test_mistakes(folder: Path) -> None:
         "dcnv2": r"its model is DLRM, and this one is DCNv2; leave out model=",
     }.items():
         with pytest.raises(UserError, match=rf"start_from=.*first: {why}"):
-            run(folder, "mistake-5", "day1", start, f"model={model}")
+            run(folder, "mistake-5", "day1", start, f"model={model}", "~model.dim")
     assert not (folder / "mistake-5").exists()
     with pytest.raises(UserError, match=r"optim.sparse.name=adam: start_from goes on with rowwise_adagrad, as "):
         run(folder, "mistake-4", "day1", start, "optim.sparse.name=adam")

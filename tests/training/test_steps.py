@@ -252,6 +252,10 @@ def test_metrics_that_are_too_many_for_the_width_are_rows(
         head, *lines = (line for line in capsys.readouterr().out.splitlines() if line[0] in "┃│")
         assert head.split()[2] == first
         assert len(lines) == (2 if first == "auc" else 3) and all("…" not in line for line in lines)
+    lists = {"ndcg@5": 1.0, "hr@5": 1.0, "diversity@5": math.nan, "novelty@5": math.nan, "targets": 1, "rows": 1}
+    show_tables({"test": lists})  # of lists without items
+    shown = capsys.readouterr().out
+    assert "ndcg" in shown.lower() and "nan" not in shown and "diversity" not in shown
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Engines, which call a function on every chunk: OneMachine uses threads here, Spark (spark_engine.py) a cluster."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TypeVar
 import polars as pl
 import pyarrow.parquet as pq
 
+from recsys.base.cores import threads_of
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.data.features import sum_tables
@@ -73,7 +73,7 @@ class OneMachine(Engine):
     def map(
         self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
     ) -> Generator[Result, None, None]:
-        cores = os.cpu_count() or 1
+        cores = threads_of()
         threads = max(1, cores // CORES_PER_CHUNK) if reads else max(2, cores // 2)
         return in_order(lambda item: function(item, advance), items, threads, "chunk")
 

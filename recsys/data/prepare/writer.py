@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from recsys.base.append import append
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import BadRow
-from recsys.files.atomic import whole_file
+from recsys.files.atomic import whole_file, writing
 from recsys.files.manifest import Entry, entry_of
 
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 65_536, 1 << 26
@@ -116,4 +116,5 @@ class Output:
 def append_rows(path: Path, rows: pl.DataFrame) -> None:
     """Append rows to a CSV file, which begins with the names of their columns. Raises OSError."""
     header = rows.clear().write_csv().encode()
-    append(path, rows.write_csv(include_header=False).encode(), header=header, sync=False)
+    with writing(path):
+        append(path, rows.write_csv(include_header=False).encode(), header=header, sync=False)

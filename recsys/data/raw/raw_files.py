@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,13 +14,14 @@ import xxhash
 from filelock import FileLock
 
 from recsys.base.console import bar
+from recsys.base.cores import reading_threads
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.data.features.blocks import one_line
 from recsys.files.atomic import write_text
+from recsys.files.data_files import divided, files_in, matching
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-MAGIC = "*?["
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows whose partition column is null
 
 
@@ -66,20 +66,13 @@ def resolve_path(name: str, key: str) -> Path:
     return path
 
 
-def is_hidden(path: Path, glob: str = "*") -> bool:
-    """Return True for .name and _name (_SUCCESS, _metadata), which are not data unless the glob names them."""
-    return path.name.startswith(".") or (path.name.startswith("_") and not Path(glob).name.startswith("_"))
-
-
 def list_remote_files(pattern: str, key: str) -> list[Path]:
     """Return the remote files that a path, a folder or a glob names, sorted; empty if a glob matches none."""
-    parts = pattern.split("/")
-    first = next((i for i, part in enumerate(parts) if i > 2 and any(c in part for c in MAGIC)), None)
-    if first is None:
-        path = resolve_path(pattern, key)
-        return natural_sort(p for p in path.iterdir() if p.is_file() and not is_hidden(p)) if path.is_dir() else [path]
-    base = resolve_path("/".join(parts[:first]), key)
-    return natural_sort(p for p in base.glob("/".join(parts[first:])) if p.is_file() and not is_hidden(p, pattern))
+    folder, rest = divided(pattern)
+    path = resolve_path(folder, key)
+    if rest:
+        return natural_sort({*matching(path, rest)})
+    return natural_sort(files_in(path)) if path.is_dir() else [path]
 
 
 def partitions(file: Path, root: str | None) -> dict[str, str | None]:
@@ -192,7 +185,7 @@ def _look(file: Path) -> list[Any]:
 
 
 def _read(files: list[Path], total: int) -> list[str]:
-    with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 2), thread_name_prefix="digest") as pool:
+    with ThreadPoolExecutor(reading_threads(), thread_name_prefix="digest") as pool:
         if total < PROGRESS_BYTES:
             return list(pool.map(lambda f: _digest(f, lambda _: None), files))
         with bar("hashing files", total, unit="bytes") as shown:

@@ -26,10 +26,11 @@ from recsys.data.raw.derive import (
 )
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
 from recsys.data.raw.nested import check_explode
-from recsys.data.raw.raw_files import Outputs, is_hidden, is_output, is_remote, natural_sort, partitions, resolve_path
+from recsys.data.raw.raw_files import Outputs, is_output, is_remote, natural_sort, partitions, resolve_path
 from recsys.data.raw.raw_format import repeated
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
+from recsys.files.data_files import matching
 from recsys.files.user_files import problem_of
 from recsys.schema.data_schema import LabelConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
@@ -48,7 +49,7 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
     else:
         globs = globs or list(data.source.files)
         try:
-            matched = {p for g in globs for p in _matches(root, g)}
+            matched = {p for g in globs for p in matching(root, g)}
         except (ValueError, NotImplementedError) as e:
             raise UserError(f"data.source.files: {', '.join(globs)}: must be globs relative to data.root ({e})") from e
         paths = matched
@@ -73,15 +74,6 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
     return files
-
-
-def _matches(root: Path, glob: str) -> Iterator[Path]:
-    """Yield the files that a glob matches, and all files in the partition folders (`day=...`) that it matches."""
-    for path in [root / glob] if (root / glob).is_file() else root.glob(glob):  # a name may hold brackets
-        if not path.is_dir():  # also links to nothing and named pipes, which find_files refuses
-            yield from [] if is_hidden(path, glob) else [path]
-        elif "=" in path.name:
-            yield from (p for p in path.rglob("*") if p.is_file() and not is_hidden(p, glob))
 
 
 def raw_frame(data: ResolvedData, file: Path) -> pl.DataFrame:

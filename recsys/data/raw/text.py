@@ -1,7 +1,6 @@
 """Read CSV as blocks of rows: bytes are cut at line ends and parsed by a few threads."""
 
 import codecs
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -16,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from recsys.base.cores import threads_of
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import EMPTY_LINE, LINE, NOT_TEXT, BadRow, Block, one_line
 from recsys.data.raw.byte_ranges import UNREADABLE, FileRange, Projection, open_bytes
@@ -41,7 +41,7 @@ BLOCK_BYTES = 16 << 20
 ESCAPED = ", with a backslash before a quote"  # ends the reason of a bad row
 WIDE_COLUMNS = 500  # rows of twice as many columns are read in blocks of twice the size, up to four times
 # number of blocks parsed at the same time, each by several threads of polars
-READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)
+READERS = min(max(threads_of() // 4, 1), 4)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -19,13 +19,12 @@ from recsys.export.artefact.scorers import VectorScorer, scorer_of
 from recsys.files.text_values import text_of
 from recsys.index.protocol import highest
 from recsys.online.fast_queries import FastQueries
-from recsys.online.queries import Queries, in_batches
+from recsys.online.queries import Queries, in_batches, unknown_item
 from recsys.online.query_parameters import unknown_candidates
 from recsys.online.raw_rows import RowFrames
 from recsys.online.row_transforms import UNUSUAL
 from recsys.online.servable import Outputs, Query, Row
 
-UNKNOWN = "\0"  # an item that no vocabulary holds, for rows that describe a user without items
 Found = tuple[np.ndarray, np.ndarray]  # places of items (n,), best first, and their scores (n,)
 BLOCK = 1 << 24  # largest number of scores in memory
 
@@ -65,10 +64,7 @@ class ServedRetrieval:
         self._candidates = self.fitted.candidates
         self._item_column = next(c for c in self._frames.columns if c.name == self._item)
         self.item_type = self._types.get(self._item, pl.String())  # in raw rows
-        self._unknown_item: Any = UNKNOWN if self.item_type == pl.String else None
-        if self.item_type.is_integer():  # a number that no vocabulary holds
-            bounds = np.iinfo(str(self.item_type).lower())
-            self._unknown_item = bounds.min if bounds.min < 0 else bounds.max
+        self._unknown_item = unknown_item(self.item_type)
         if not self._items < about["candidates"] or self._items > len(self._candidates):
             raise ValueError(f"{self._items} items of {len(self._candidates)}, and {about['candidates']} candidates")
 
