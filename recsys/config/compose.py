@@ -281,6 +281,9 @@ def load_config(path: Path, *, ours: bool = False) -> DictConfig:
     data = values.get("data")
     if isinstance(data, dict) and isinstance(data.get("group"), dict):
         data["group"].setdefault("ties", "order")  # as above
+    protocol = values.setdefault("protocol", {})
+    if isinstance(protocol, dict):
+        protocol.setdefault("rank_repeats", True)  # as its metrics.json was measured
     try:
         return typed(values)
     except UserError as e:

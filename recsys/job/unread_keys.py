@@ -42,6 +42,10 @@ def draws_negatives(cfg: RunConfig) -> bool:
     return cfg.protocol.candidates != ["full"]
 
 
+def leaves_out_history(cfg: RunConfig) -> bool:
+    return cfg.protocol.filter_history and "full" in cfg.protocol.candidates
+
+
 def draws_rows(data: ResolvedData) -> bool:
     """Return whether the split draws rows, which its seed decides."""
     return data.split.by in ("random", "hash", "kfold") or data.split.validation_rows == "random"
@@ -100,6 +104,7 @@ RULES = (
     Rule(("metrics.bins", "metrics.exact_rows"), lambda cfg: cfg.kind.scores_rows, "by models that score rows"),
     Rule(("metrics.k",), of_data(lambda d: d.together), "with data.group.together=true"),
     Rule(("metrics.slice_values",), lambda cfg: bool(cfg.metrics.slices), "with metrics.slices"),
+    Rule(("protocol.rank_repeats",), leaves_out_history, "where protocol.filter_history leaves out the history"),
     Rule(("protocol.negatives", "protocol.seed"), draws_negatives, "where protocol.candidates samples items"),
     Rule(("optim.sparse.beta*",), has_moments, "by optim.sparse.name=adam and its like"),
     Rule(("optim.interval",), lambda cfg: cfg.optim.scheduler is not None, "by schedules other than constant"),

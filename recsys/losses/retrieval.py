@@ -177,7 +177,9 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
     If shared uniform negatives would be half of all candidates or more, all are taken, as in FullSoftmax.
     Each score is reduced by the logarithm of the item's expected share of the sample; without that correction, items
     that are sampled often would score too low (Bengio & Senecal 2008; Yi et al. 2019,
-    https://dl.acm.org/doi/10.1145/3298689.3346996). A sampled item that a query has chosen is not used as its negative.
+    https://dl.acm.org/doi/10.1145/3298689.3346996). A sampled item that a query has chosen is not used as its negative;
+    its own score is reduced by the logarithm of the probability that the sample has it at all. So scores are those of
+    the full softmax, also of an item that occurs many times in a batch.
 
     Args:
         negatives: uniform, popularity or in_batch (the batch's own chosen items).
@@ -220,7 +222,8 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         if self.temperature != 1:
             positive, scores = positive / self.temperature, scores / self.temperature
         if negatives.log_share is not None:
-            positive = positive - negatives.log_share[targets]
+            drawn = negatives.ids.shape[-1]
+            positive = positive - _log_inclusion(negatives.log_share[targets], drawn)
             scores = scores - negatives.log_share[negatives.ids]
         chosen = targets[:, None] == negatives.ids
         if self.shared and self.negatives == "in_batch" and len(query_of_target) > len(inputs.queries):
@@ -236,6 +239,16 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         if self.hardest is not None and self.hardest < scores.shape[1]:
             scores = scores.topk(self.hardest, dim=1, sorted=False).values
         return (torch.logaddexp(positive, scores.logsumexp(dim=1)) - positive).mean()
+
+
+def _log_inclusion(log_share: Tensor, drawn: int) -> Tensor:
+    """Return the logarithm of the probability that an item is among the drawn ones at all, divided by their number.
+
+    The chosen item's term stands for all its occurrences, since those among the negatives are left out: with its share,
+    an item that most samples hold several times would score too high.
+    """
+    share = log_share.double().exp().clamp(max=1 - 1e-12)
+    return (-torch.expm1(drawn * torch.log1p(-share)) / drawn).log().to(log_share.dtype)
 
 
 class BCE(nn.Module, RetrievalLoss):

@@ -120,9 +120,7 @@ class PredictConfig:
     input: Texts = field(MISSING, "a file, folder or glob, or a list of them")
     output: Name = field("predictions.parquet", "a Parquet file")
     checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
-    batch_size: int | None = field(
-        None, "number of rows or queries per batch; null: the run's trainer.eval_batch_size", ge=1, le=MOST_ROWS
-    )
+    batch_size: int | None = field(None, "rows or queries; null: trainer.eval_batch_size", ge=1, le=MOST_ROWS)
     k: Count | None = field(None, "retrieval models: length of the lists; null: the largest of the run's protocol.k")
     filter_history: bool | None = field(None, "retrieval models: leave out the history; null: the run's protocol")
     user: Any = field(None, "retrieval models: print the items for one user; input: by default the run's raw files")
@@ -214,7 +212,7 @@ class FollowCommandConfig:
     watch: bool = field(False, "run: look again and again, until the process is stopped")
     seconds: PositiveFloat = field(60.0, "run: time between two looks")
     readmit: list[str] = field(list, "run: refused or rejected partitions to look at again")
-    recover: bool = field(False, "run: make a state.json that agrees with the registry, if a backup was restored")
+    recover: bool = field(False, "run: make a state.json that agrees with the registry")
     root: Name | None = field(None, "demo: a new folder")
     seed: Natural = field(0, "demo: of the sample")
 

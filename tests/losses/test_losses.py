@@ -103,9 +103,9 @@ def test_sampled_softmax_by_popularity(seed: int, who: tuple[int, list[int]], te
     for o, i, sampled in zip(
         query_of_target.tolist(), t.tolist(), negatives.ids.expand(len(t), 5).tolist(), strict=True
     ):
-        corrected = {j: scores[o, j] - math.log(share[j]) for j in {i, *sampled}}
-        others = [corrected[j] for j in sampled if j != i]
-        terms.append(np.log(np.exp([corrected[i], *others]).sum()) - corrected[i])
+        others = [scores[o, j] - math.log(share[j]) for j in sampled if j != i]
+        own = scores[o, i] - math.log((1 - (1 - share[i]) ** 5) / 5)  # its term stands for all that are left out
+        terms.append(np.log(np.exp([own, *others]).sum()) - own)
     assert value(loss, q, query_of_target, t, v, negatives) == pytest.approx(np.mean(terms), rel=1e-4, abs=1e-5)
 
 
@@ -131,6 +131,23 @@ def test_corrected_for_the_draw_true_scores_are_at_rest() -> None:
         return float(total.abs().max())
 
     assert 3 * pull(correct=True) < pull(correct=False)
+
+
+def test_scores_are_those_of_the_full_softmax_also_of_an_item_that_fills_the_batch() -> None:
+    """Whose term counted once, with the weight of one of its many occurrences: its score was 4 too high."""
+    chosen, loss = torch.tensor([0.9, 0.08, 0.02]), SampledSoftmax(negatives="in_batch", count=512)
+    v = torch.zeros(4, 1, requires_grad=True)
+    optimizer, q = torch.optim.Adam([v], lr=0.05), torch.ones(512, 1)
+    torch.manual_seed(0)
+    for step in range(600):
+        optimizer.param_groups[0]["lr"] = 0.05 if step < 450 else 0.01
+        t = torch.multinomial(chosen, 512, replacement=True) + 1
+        sample = loss.sample(t, Popularity(torch.cat([torch.zeros(1), 1e5 * chosen])))
+        optimizer.zero_grad()
+        loss(LossInputs(Scorer(), q, torch.arange(512), t, v[t], sample, v[sample.ids])).backward()
+        optimizer.step()
+    found, expected = v.detach()[1:, 0], chosen.log()
+    torch.testing.assert_close(found - found.mean(), expected - expected.mean(), atol=0.15, rtol=0)
 
 
 def test_in_batch_softmax_spares_what_a_query_chose_itself() -> None:

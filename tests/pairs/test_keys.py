@@ -31,7 +31,7 @@ KEYS = [  # another value of each key, with what it needs
     *("metrics.gauc=user", "metrics.k=[2]", "metrics.slices=[item]", "metrics.slice_values=3", "metrics.bins=5"),
     *("metrics.exact_rows=10", "metrics.predictions=false"),
     *("protocol.candidates=[uniform] protocol.lists=[]", "protocol.k=[3]", "protocol.negatives=7", "protocol.seed=5"),
-    *("protocol.filter_history=false", "protocol.lists=[]"),
+    *("protocol.filter_history=false", "protocol.rank_repeats=true", "protocol.lists=[]"),
     *("optim.dense.lr=0.3", "optim.dense._target_=torch.optim.SGD", "optim.sparse.name=sgd", "optim.sparse.lr=0.9"),
     *("optim.sparse.eps=0.5", "optim.sparse.beta1=0.1", "optim.sparse.beta2=0.1", "optim.sparse.weight_decay=0.1"),
     *("optim.sparse.clip=0.0001", "optim.clip_norm=0.0001", "optim.ema=0.5", "schedule=cosine", "optim.interval=step"),
