@@ -222,7 +222,7 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
             if (logloss := own.get("logloss", 0.0)) > DIVERGED:
                 return (
                     f"test logloss{of} {logloss:.3g} is above {math.log(2):.2g}, that of a model before its training: "
-                    "it has diverged; try lower values of optim.sparse.lr and optim.dense.lr, or optim.clip_norm=1"
+                    "it has diverged or overfits; try a lower optim.sparse.lr and optim.dense.lr, or fewer epochs"
                 )
             weakness = f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"
             break
