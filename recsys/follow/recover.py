@@ -117,8 +117,8 @@ def _cycle(
     for event in events:
         about |= {k: event[k] for k in ("parent", "interval", "time") if event.get(k) is not None}
     outcome = next((e["event"] for e in events if e["event"] in OUTCOMES), "rejected")
-    roles = {registry.aliases().get(role) for role in ("canary", "challenger")}
-    is_open = version in roles and not any(e["event"] in OUTCOMES for e in events)
+    is_open = version is not None and version in {registry.aliases().get(role) for role in ("canary", "challenger")}
+    is_open = is_open and not any(e["event"] in OUTCOMES for e in events)
     champion = registry.champion_run() if is_open else None
     interval, start = about.get("interval"), None
     train = [] if interval is None else _within(root, interval, partitions)  # its run may be gone

@@ -155,6 +155,15 @@ def test_a_canary_is_judged_as_if_the_state_had_never_been_lost(
     assert state.cycles[2].train == DAYS[3:4]
 
 
+def test_a_run_without_a_version_is_rejected(with_canary: Path) -> None:
+    file, root = with_canary / "follow.yaml", with_canary / "root"
+    ContinuousTraining(load_settings(file)).registry.rollback()
+    shutil.copytree(root / "runs" / "000002", root / "runs" / "000003")  # whose model the gate has rejected
+    (root / "runs" / "000003" / "files.json").write_text(json.dumps([["x"], None]))
+    (root / "state.json").unlink()
+    assert [(c.step, c.outcome) for c in recovered(with_canary).state.cycles[2:]] == [("", "rejected")]
+
+
 def test_a_root_under_another_name_is_the_same_root(with_canary: Path) -> None:
     file, root = with_canary / "follow.yaml", with_canary / "root"
     (with_canary / "link").symlink_to(root)
