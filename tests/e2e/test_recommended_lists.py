@@ -63,6 +63,13 @@ def held_out(log: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     )
 
 
+def test_sampled_ranks_do_not_depend_on_how_the_full_protocol_ranks_repeats(runs: Runs) -> None:
+    sampled = "protocol.candidates=[uniform]"
+    found = [evaluate(runs.of("item_knn", sampled, f"protocol.rank_repeats={x}")) for x in ("false", "true")]
+    assert found[0]["test"] == found[1]["test"]
+    assert found[0]["protocol"]["ranking"] == found[1]["protocol"]["ranking"]  # so that a report compares them
+
+
 def test_a_user_without_items_has_a_list(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     """The list of an unknown item, as from a server, without an error of unknown items; with the user's other rows."""
     recommender = Recommender.load(runs.of("two_tower"))
