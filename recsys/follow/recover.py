@@ -125,7 +125,9 @@ def _cycle(
     if (run / "config.yaml").exists():
         cfg, _ = open_run(str(run))
         files = {f.replace("[[]", "[") for f in cfg.data.split.train_files}  # as glob.escape wrote them
-        train = [n for n, p in partitions.items() if files & set(p.files)]
+        depth = max((n.count("/") for n in partitions), default=0) + 1
+        gone = {"/".join(f.split("/")[:depth]) for f in files - {f for p in partitions.values() for f in p.files}}
+        train = [*sorted(gone - {*partitions}), *(n for n, p in partitions.items() if files & set(p.files))]
         start = cfg.start_from
     return Cycle(
         number,
@@ -157,8 +159,8 @@ def _within(root: Path, interval: Sequence[str], partitions: Mapping[str, Partit
 
 def _mark(state: FollowState, name: str, partitions: Mapping[str, Partition], cycle: Cycle) -> None:
     """Note what a recovered cycle has made of a partition that is not known to be trained."""
-    if name not in partitions or _status(state, name) == "trained":
+    if _status(state, name) == "trained":
         return
     status = {"promoted": "trained", "": "ready"}.get(cycle.outcome, "rejected")
     why = f"cycle {cycle.number}: {cycle.why}" if status == "rejected" else ""
-    state.partitions[name] = PartitionState(status, why, partitions[name].digest)
+    state.partitions[name] = PartitionState(status, why, partitions[name].digest if name in partitions else "")

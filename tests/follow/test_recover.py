@@ -19,6 +19,7 @@ from recsys.follow import recover as follow_recover
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.follow_state import FollowState
+from recsys.follow.history_page import write_page
 from recsys.follow.recover import recover
 
 
@@ -153,6 +154,24 @@ def test_a_canary_is_judged_as_if_the_state_had_never_been_lost(
     assert [c.outcome for c in state.cycles] == ["promoted", outcome, ""]
     assert state.partitions[DAYS[2]].status == status
     assert state.cycles[2].train == DAYS[3:4]
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_day_that_is_gone_is_not_trained_on_again(with_canary: Path, has_run: bool) -> None:
+    file, root, days = with_canary / "follow.yaml", with_canary / "root", with_canary / "logs"
+    registry = ContinuousTraining(load_settings(file)).registry
+    registry.promote(registry.aliases()["canary"])
+    shutil.move(days / DAYS[0], with_canary / "first")
+    shutil.move(days / DAYS[1], with_canary / "second")
+    if not has_run:
+        shutil.rmtree(root / "runs" / "000001")
+    (root / "state.json").unlink()
+    state = recovered(with_canary).state
+    assert [c.train for c in state.cycles] == [DAYS[:2] if has_run else [], DAYS[2:3]]
+    found = ContinuousTraining(load_settings(file))
+    write_page(found)
+    shutil.move(with_canary / "first", days / DAYS[0])
+    assert (DAYS[0] in [p.name for p in ContinuousTraining(load_settings(file)).waiting()]) is not has_run
 
 
 def test_a_run_without_a_version_is_rejected(with_canary: Path) -> None:
