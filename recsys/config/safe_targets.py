@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator
+from glob import iglob
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -52,7 +53,7 @@ def _is_trusted(module: str) -> bool:
     named = [name.strip() for name in os.environ.get(TRUSTED, "").split(",") if name.strip()]
     if module in sys.modules or any(f"{module}.".startswith(f"{known}.") for known in (*LIBRARIES, *named)):
         return True
-    files = (file for file in Path("conf").glob("**/*.yaml") if file.is_file())
+    files = (Path(f) for f in iglob("conf/**/*.yaml", recursive=True) if Path(f).is_file())  # also through links
     return any(module == found for f in files for found in _MODULE.findall(f.read_text("utf-8", errors="replace")))
 
 

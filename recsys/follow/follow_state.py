@@ -124,7 +124,9 @@ class FollowState:
 
 
 def span(names: Sequence[str]) -> str:
-    """Return the first and the last of some partitions."""
+    """Return the first and the last of some partitions; those of a cycle that was recovered may be gone."""
+    if not names:
+        return "partitions that are gone"
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 

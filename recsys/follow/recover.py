@@ -21,7 +21,7 @@ from recsys.follow.partitions import Partition
 from recsys.training.run_dir import open_run
 
 RUNS = "runs"
-PROMOTED = ("promoted", "rolled_back")  # a version that was rolled back has been a champion or a canary
+OUTCOMES = ("promoted", "rejected", "rolled_back")  # events that end a cycle; the first one of a version counts
 
 
 def check_agreement(root: Path, state: FollowState, registry: ModelRegistry) -> None:
@@ -55,6 +55,7 @@ def recover(root: Path, state: FollowState, registry: ModelRegistry, partitions:
     if _disagreement(root, state, registry) is None:
         say(f"recover=true: {FILE} agrees with the registry; nothing to do")
         return
+    registry.champion_run()  # without it no cycle can begin, and in a root that was moved no version has a cycle
     there, numbers = set(registry.versions()), _numbers(root, registry)
     lost = next((c for c in state.cycles if c.version is not None and c.version not in there), None)
     if lost is not None:
@@ -85,9 +86,9 @@ def _status(state: FollowState, name: str) -> str | None:
 
 def _numbers(root: Path, registry: ModelRegistry) -> dict[str, int]:
     """Return the cycle of each version that a run of this root has made."""
-    runs = root.absolute() / RUNS
+    runs = (root / RUNS).resolve()
     made = {e["version"]: Path(e["run"]) for e in registry.summaries() if isinstance(e.get("run"), str)}
-    return {v: int(run.name) for v, run in made.items() if run.absolute().parent == runs and run.name.isdigit()}
+    return {v: int(run.name) for v, run in made.items() if run.parent.resolve() == runs and run.name.isdigit()}
 
 
 def _runs(root: Path) -> list[int]:
@@ -110,32 +111,37 @@ def _drop(root: Path, state: FollowState, cycles: Iterable[Cycle]) -> None:
 def _cycle(
     root: Path, number: int, version: str | None, registry: ModelRegistry, partitions: Mapping[str, Partition]
 ) -> Cycle:
-    """Return an ended cycle as its run and the registry describe it."""
+    """Return a cycle as its run and the registry describe it. It goes on at its canary if its version is not judged."""
     run, about = root / RUNS / f"{number:06d}", dict[str, Any]()
     events = [e for e in registry.history() if version is not None and e.get("version") == version]
     for event in events:
         about |= {k: event[k] for k in ("parent", "interval", "time") if event.get(k) is not None}
-    outcome = "promoted" if any(e["event"] in PROMOTED for e in events) else "rejected"
+    outcome = next((e["event"] for e in events if e["event"] in OUTCOMES), "rejected")
+    is_open = version is not None and version in {registry.aliases().get(role) for role in ("canary", "challenger")}
+    is_open = is_open and not any(e["event"] in OUTCOMES for e in events)
+    champion = registry.champion_run() if is_open else None
     interval, start = about.get("interval"), None
     train = [] if interval is None else _within(root, interval, partitions)  # its run may be gone
     if (run / "config.yaml").exists():
         cfg, _ = open_run(str(run))
         files = {f.replace("[[]", "[") for f in cfg.data.split.train_files}  # as glob.escape wrote them
-        train = [n for n, p in partitions.items() if files & set(p.files)]
+        depth = max((n.count("/") for n in partitions), default=0) + 1
+        gone = {"/".join(f.split("/")[:depth]) for f in files - {f for p in partitions.values() for f in p.files}}
+        train = [*sorted(gone - {*partitions}), *(n for n, p in partitions.items() if files & set(p.files))]
         start = cfg.start_from
     return Cycle(
         number,
-        "",
+        "canary" if is_open else "",
         train,
         [],
         start is None,
-        start,
-        about.get("parent"),
-        outcome,
+        start if champion is None else str(champion),
+        about.get("parent") or (registry.aliases().get("champion") if is_open else None),
+        "" if is_open else outcome,
         f"recovered from {'the registry' if version else RUNS}" + (f": {span(train)}" if train else ""),
         version,
         interval=None if interval is None else (interval[0], interval[1]),
-        ended=about.get("time", now()),
+        ended="" if is_open else about.get("time", now()),
     )
 
 
@@ -153,8 +159,8 @@ def _within(root: Path, interval: Sequence[str], partitions: Mapping[str, Partit
 
 def _mark(state: FollowState, name: str, partitions: Mapping[str, Partition], cycle: Cycle) -> None:
     """Note what a recovered cycle has made of a partition that is not known to be trained."""
-    if name not in partitions or _status(state, name) == "trained" or cycle.outcome == "":
+    if _status(state, name) == "trained":
         return
-    status = "trained" if cycle.outcome == "promoted" else "rejected"
-    why = "" if status == "trained" else f"cycle {cycle.number}: {cycle.why}"
-    state.partitions[name] = PartitionState(status, why, partitions[name].digest)
+    status = {"promoted": "trained", "": "ready"}.get(cycle.outcome, "rejected")
+    why = f"cycle {cycle.number}: {cycle.why}" if status == "rejected" else ""
+    state.partitions[name] = PartitionState(status, why, partitions[name].digest if name in partitions else "")

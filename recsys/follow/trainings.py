@@ -51,11 +51,12 @@ def train_on(cfg: DictConfig, run_dir: Path, start: Path | None) -> Run:
 def measure(run: Path, cfg: DictConfig, output: Path) -> dict[str, float]:
     """Return the metrics of a run on the test rows of a config, and write its predictions or ranks to `output`.
 
-    The rows are prepared with the run's own transforms.
+    The rows are prepared with the run's own transforms, and ranked by the protocol of the config, so that two runs are
+    measured in the same way.
     """
     output.mkdir(parents=True, exist_ok=True)
     saved, _ = open_run(str(run))
-    plain = saved.plain | {"data": RunConfig.of(cfg).plain["data"]}
+    plain = saved.plain | {key: RunConfig.of(cfg).plain[key] for key in ("data", "protocol")}
     own = RunConfig.of(typed(plain))
     with hidden():
         prepared = finish(plan_build(own.data, None, check_files(own.data)).with_transforms(run))

@@ -62,7 +62,7 @@ class Call:
     def __post_init__(self) -> None:
         if self.request_id:
             self.request_id = "".join(c for c in self.request_id[:LONGEST_ID] if " " <= c <= "~")
-        else:
+        if not self.request_id.strip():  # else all requests whose ids have no such character would share one
             self.request_id = os.urandom(12).hex()  # half a microsecond; nobody can guess those of others
 
     def parts(self) -> Iterator[tuple[str, float]]:

@@ -172,7 +172,9 @@ class Schedule:
         """Finish a trial whose runs have all ended."""
         if trial.status == "ok" and any(self._sweep.metric not in r.metrics for r in trial.runs):
             trial.runs[0].status, trial.runs[0].exit = "failed", 1
-            trial.runs[0].error = f"its metrics.json has no {self._sweep.metric}"
+            other = f"{self._sweep.metric.rpartition('/')[0]}/logloss"
+            hint = f"; a new sweep with sweep.metric={other} ranks it" if other in trial.runs[0].metrics else ""
+            trial.runs[0].error = f"{self._sweep.metric} is not defined on its rows{hint}"
         trial.summarise()
         if not any(a.trial is trial for a in self._active):
             self._search.ended(trial)

@@ -252,7 +252,7 @@ def show_targets(metrics: dict[str, Any], split: str) -> None:
 def say_repeats(metrics: dict[str, Any], split: str) -> None:
     """Say how many targets of a split no list can hold, because they are in the history that lists leave out."""
     m, ranking = metrics.get(split, {}), metrics["protocol"].get("ranking", {})
-    if m.get("repeat_targets") and ranking["history"] == MISSES_REPEATS and "full" in ranking["protocols"]:
+    if m.get("repeat_targets") and ranking["history"] == MISSES_REPEATS:
         what = "targets are in their history, which lists leave out, so they are missed; protocol.filter_history=false "
         more = "keeps the history in lists, and protocol.rank_repeats=true ranks these targets, as many papers do"
         say(f"{split}: {m['repeat_targets']:,} of {m['targets']:,} {what}{more}")

@@ -271,7 +271,8 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
     r, next_item = cfg.protocol, data.sequences is not None and data.sequences.held_out == "next"
     negatives = {"count": r.negatives, "of": "no history, no target", "seed": r.seed}
     more, unknown_items = "", "as targets missed"
-    history = "ranked too" if not r.filter_history else "left out" if r.rank_repeats else MISSES_REPEATS
+    misses = not r.rank_repeats and "full" in r.candidates  # sampled candidates are ranked against every target
+    history = "ranked too" if not r.filter_history else MISSES_REPEATS if misses else "left out"
     if data.has_item_table:
         more = f" and of data.items.{'file' if data.items.file else 'vectors'}"
         unknown_items = "ranked, by their features where the model reads them"

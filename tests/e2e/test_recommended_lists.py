@@ -16,6 +16,7 @@ from recsys import predict
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose
+from recsys.follow.trainings import measure
 from recsys.job.check import check
 from recsys.online.predictor import Predictor
 from recsys.online.recommender import Recommender, recommend_files, top_k
@@ -61,6 +62,24 @@ def held_out(log: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     return log.with_row_index().join(last, on="index", how="anti").drop("index"), dict(
         zip(last["user"], last["item"], strict=True)
     )
+
+
+def test_sampled_ranks_do_not_depend_on_how_the_full_protocol_ranks_repeats(runs: Runs) -> None:
+    sampled = "protocol.candidates=[uniform]"
+    found = [evaluate(runs.of("item_knn", sampled, f"protocol.rank_repeats={x}")) for x in ("false", "true")]
+    assert found[0]["test"] == found[1]["test"]
+    assert found[0]["protocol"]["ranking"] == found[1]["protocol"]["ranking"]  # so that a report compares them
+
+
+def test_follow_measures_runs_of_two_protocols_in_the_same_way(runs: Runs, tmp_path: Path) -> None:
+    """A champion from before a change of the protocol, and a challenger from after it, which are one model."""
+    now = "protocol.filter_history=false"
+    models = [Path(runs.of("item_knn")), Path(runs.of("item_knn", now))]
+    [log] = (runs.folder / "prepared").glob("sample-sequences-*/log.csv")
+    data = [f"data.root={log.parent}", "data.sample=null", f"data.prepared={tmp_path / 'prepared'}"]
+    cfg = compose("train", ["model=item_knn", *SMALL[:1], *data, now])
+    champion, challenger = (measure(run, cfg, tmp_path / str(i)) for i, run in enumerate(models))
+    assert champion == challenger
 
 
 def test_a_user_without_items_has_a_list(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:

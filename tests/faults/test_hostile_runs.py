@@ -142,7 +142,7 @@ def test_no_module_is_imported_to_look_for_a_class(hostile: Path, module: str) -
 OWN = "import torch\nclass Own(torch.nn.Module):\n    pass\n"
 
 
-@pytest.mark.parametrize("way", ["variable", "conf", "import"])
+@pytest.mark.parametrize("way", ["variable", "conf", "link", "import"])
 def test_a_module_of_ones_own(hostile: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     name = f"own_of_{way}"
     (hostile.parent / f"{name}.py").write_text(OWN)
@@ -154,6 +154,12 @@ def test_a_module_of_ones_own(hostile: Path, monkeypatch: pytest.MonkeyPatch, wa
     elif way == "conf":
         (hostile.parent / "conf" / "model").mkdir(parents=True)
         (hostile.parent / "conf" / "model" / "own.yaml").write_text(f"_target_: {name}.Own\n")
+    elif way == "link":  # as Hydra reads conf/
+        (hostile.parent / "elsewhere").mkdir()
+        (hostile.parent / "elsewhere" / "own.yaml").write_text(f"_target_: {name}.Own\n")
+        (hostile.parent / "conf").mkdir()
+        (hostile.parent / "conf" / "model").symlink_to(hostile.parent / "elsewhere")
+        (hostile.parent / "conf" / "loop").symlink_to(hostile.parent / "conf")
     else:
         importlib.import_module(name)
     assert locate(load_config(hostile / "config.yaml").model["_target_"], "model").__name__ == "Own"

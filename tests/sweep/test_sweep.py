@@ -103,6 +103,12 @@ def test_a_failed_and_a_killed_trial_are_told_and_stop_no_other(
     assert len(calls("2")) == 1
 
 
+def test_a_metric_that_is_not_defined_names_one_that_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("model.dim=8", "sweep.metric=test/pr_auc") == 1
+    assert "sweep.metric=test/logloss" in capsys.readouterr().err
+    assert found().trials[0].runs[0].metrics["test/logloss"] == 0.3
+
+
 def test_seeds_are_no_axis_but_runs_of_every_trial(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
