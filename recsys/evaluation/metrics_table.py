@@ -163,16 +163,17 @@ def mode_of(name: str) -> Literal["min", "max"]:
 def monitored(metrics: Mapping[str, Any], name: str) -> tuple[str, float]:
     """Return the metric that compares validations, and its value: `name`, or the log loss where that is not defined.
 
-    The value is better in the same direction as that of `name`: a log loss is negative where more of `name` is better.
+    The value is better in the same direction as that of `name`: where more is better, it is the likelihood of a row,
+    exp(-log loss), which is positive, so that schedules with relative thresholds take it.
 
-    >>> monitored({"validation/auc": float("nan"), "validation/logloss": 0.5}, "validation/auc")
-    ('validation/logloss', -0.5)
+    >>> monitored({"validation/auc": float("nan"), "validation/logloss": 0.0}, "validation/auc")
+    ('validation/logloss', 1.0)
     """
     value, other = float(metrics[name]), f"{name.rpartition('/')[0]}/logloss"
     if not math.isnan(value) or other not in metrics:
         return name, value
     loss = float(metrics[other])
-    return other, loss if lower_is_better(name) else -loss
+    return other, loss if lower_is_better(name) else math.exp(-loss)
 
 
 def is_better(name: str, difference: float) -> bool | None:

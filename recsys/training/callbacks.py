@@ -4,6 +4,7 @@ import csv
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -311,15 +312,21 @@ class EvaluationBar(pl.Callback):
 def csv_logger(run_dir: Path, batches: int | None) -> CSVLogger:
     """Return the logger of metrics.csv; a resumed run keeps the history of the batches that it has trained."""
     path = run_dir / "metrics.csv"
-    kept: list[dict[str, Any]] = []
+    kept: list[dict[str, float]] = []
     if batches is not None and path.exists():
-        whole = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a full disk may have torn the last row
-        rows = csv.DictReader(whole.splitlines())
-        kept = [r for r in rows if r.get("step") and int(float(r["step"])) < batches]
+        whole = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]  # the last row may be torn
+        kept = [r for r in map(_numbers, csv.DictReader(whole.splitlines())) if r.get("step", batches) < batches]
     path.unlink(missing_ok=True)
     logger = CSVLogger(run_dir, name="", version="", flush_logs_every_n_steps=50)
     for row in kept:
-        logger.experiment.log_metrics(
-            {k: float(v) for k, v in row.items() if v and k != "step"}, step=int(float(row["step"]))
-        )
+        logger.experiment.log_metrics({k: v for k, v in row.items() if k != "step"}, step=int(row["step"]))
     return logger
+
+
+def _numbers(row: dict[Any, Any]) -> dict[str, float]:
+    """Return the cells of a row of metrics.csv that hold numbers; what damaged the others, such as a disk, is lost."""
+    found = {}
+    for name, cell in row.items():
+        with suppress(ValueError, TypeError):
+            found[name] = float(cell)
+    return found

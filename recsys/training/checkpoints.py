@@ -75,7 +75,9 @@ class Checkpoints(pl.Callback):
             say_once(f"{self.monitor} is not defined on these rows: {name} says which validation is the best")
         if self.best == -math.inf or self.sign * value > self.best:
             return "(the best so far)"
-        best = self.sign * self.best if name == self.monitor else abs(self.best)
+        best = self.sign * self.best
+        if name != self.monitor and self.sign > 0:
+            best = -math.log(best)
         return f"(best: {best:.5f}" + (f" after step {self._best_step:,})" if self._best_step else ")")
 
     def on_train_batch_end(
