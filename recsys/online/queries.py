@@ -77,7 +77,8 @@ def with_users_alone(data: ResolvedData, frame: pl.DataFrame) -> tuple[pl.DataFr
     lines = frame.filter(lacks.all().over(data.group.by))[LINE]
     values = {item: pl.lit(unknown)}
     if order is not None:
-        values[order] = pl.col(order).fill_null(pl.lit("0" if frame.schema[order] == pl.String else 0))
+        first = pl.lit("0" if frame.schema[order] == pl.String else 0).cast(frame.schema[order])
+        values[order] = pl.col(order).fill_null(first)
     alone = pl.col(LINE).is_in(lines.implode())
     types = frame.schema
     return frame.with_columns(
