@@ -67,6 +67,7 @@ def test_matching(spark: Path, pattern: str, names: list[str]) -> None:
 def test_every_reader_takes_the_same_files(spark: Path, tmp_path: Path) -> None:
     parts = sorted(spark.glob("part-*"))
     assert sorted(input_files([str(spark)])) == sorted(input_files([f"{spark}/*"])) == parts
+    assert sorted(input_files([str(spark), f"file://{spark}/*"])) == parts  # each once
     assert sorted(find([str(spark)]).files) == parts
     cfg = RunConfig.of(compose("train", ["data=criteo", f"data.root={tmp_path}", "data.source.files=[rows.parquet]"]))
     assert sorted(find_files(cfg.data)) == parts
