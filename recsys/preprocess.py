@@ -117,7 +117,7 @@ def _show(prepared: Prepared) -> None:
 
 
 def copies(prepared: Prepared) -> str | None:
-    """Return a line about rows that equal others in all features and labels, and test rows that equal training rows.
+    """Return a line about rows that repeat others in all features and labels, and test rows that equal training rows.
 
     None if there are none, for data without labels, and for more than MOST_COMPARED rows.
     """
@@ -138,7 +138,7 @@ def copies(prepared: Prepared) -> str | None:
         return None
     shared = hashes["test"].is_in(hashes["train"].unique().implode()).sum() if {*hashes} >= {"train", "test"} else 0
     more = f"; {shared:,} of the {hashes['test'].len():,} test rows equal a training row" if shared else ""
-    return f"{number:,} of {every.len():,} rows equal another row in all features and labels{more}"
+    return f"{number:,} of {every.len():,} rows repeat an earlier row in all features and labels{more}"
 
 
 def main() -> None:

@@ -69,8 +69,10 @@ def most_threads(threads: int, env: Mapping[str, str] = os.environ) -> int:
 def limit_threads(env: MutableMapping[str, str], *, root: Path = ROOT) -> None:
     """Let libraries take no more threads than this process should; they read the variables when they are imported.
 
-    What the user has set stays.
+    What the user has set stays, but no threads for polars: 0 ends a process in Rust.
     """
+    if env.get(POLARS, "").isdecimal() and not int(env[POLARS]):
+        del env[POLARS]
     cores = allowed_cores(root)
     if cores.why:
         env.setdefault(OMP, str(cores.count))

@@ -29,13 +29,15 @@ def matching(root: Path, pattern: str) -> Iterator[Path]:
     """Yield the files of data that a path or a glob below `root` names, some perhaps twice.
 
     A folder counts with all its files if the pattern names it, if its name ends as the pattern does (Spark writes a
-    folder x.parquet), and if it is a partition (`day=2026-01-01`). Links to nothing and pipes are yielded, too, so that
-    they can be refused.
+    folder x.parquet), and if it is a partition (`day=2026-01-01`). `**` at the end are the files of all folders. Links
+    to nothing and pipes are yielded, too, so that they can be refused.
     """
     named = root / pattern
     if named.is_file():
         yield named
         return
+    if pattern.rpartition("/")[2] == "**":  # folders alone before Python 3.13
+        pattern += "/*"
     ending = pattern.rpartition(".")[2] if "." in pattern else None
     for path in [named] if pattern and named.is_dir() else root.glob(pattern):
         if not is_data(path.relative_to(root).parts, pattern):

@@ -56,8 +56,8 @@ def find_partitions(config: PartitionsConfig) -> list[Partition]:
     found = []
     for path in natural_sort(config.folder.glob(config.pattern)):
         name = path.relative_to(config.folder).as_posix()
-        inside = files_in(path) if path.is_dir() else [path]
-        files = [f for f in inside if is_data(f.relative_to(config.folder).parts)]
+        inside = files_in(path) if path.is_dir() else [path] if path.is_file() else []
+        files = [f for f in inside if is_data(f.relative_to(config.folder).parts, config.pattern)]
         if not files:
             continue
         stats = [(f.relative_to(config.folder).as_posix(), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from recsys.base.errors import UserError
 from recsys.data.raw.raw_files import DEFAULT, Outputs, is_remote, natural_sort
-from recsys.files.data_files import files_in, is_data
+from recsys.files.data_files import files_in, is_data, named_by
 from recsys.files.user_files import problem_of
 from recsys.new.known_names import ascii_letters
 
@@ -55,12 +55,9 @@ def find(given: Sequence[str]) -> Found:
         root = Path(os.path.commonpath(parents)) if len({p.is_absolute() for p in parents}) == 1 else Path.cwd()
         named = all(Path(p).is_file() for p in paths)
     for path in paths:
-        matches = [Path(path)] if Path(path).is_file() else [Path(p) for p in glob.glob(path, recursive=True)]
-        problems = (problem_of(p) for p in matches or [Path(path)] if not p.is_dir())
-        problem = next(filter(None, problems), "no such file")
-        inside = [p / "**" / "*" if p.is_dir() else p for p in matches]
-        matches = [f for p in inside for f in ([p] if p.is_file() else map(Path, glob.glob(str(p), recursive=True)))]
-        matches = [p for p in matches if p.is_file() and is_data(Path(os.path.relpath(p, root)).parts, path)]
+        matches = named_by(path)
+        problem = next(filter(None, map(problem_of, matches)), "no such file")
+        matches = [p for p in matches if p.is_file()]
         if not matches:
             folder = _fixed_parent(path)
             names = sorted(p.name for p in folder.iterdir())[:8] if folder.is_dir() else []

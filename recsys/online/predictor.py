@@ -255,7 +255,7 @@ def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, l
 
 
 def input_files(patterns: list[str], key: str = "input") -> list[Path]:
-    """Return the files that paths, folders and globs name, without hidden ones, as training does.
+    """Return the files that paths, folders and globs name, each once and without hidden ones, as training does.
 
     Raises UserError for one that is missing or empty.
     """
@@ -263,10 +263,11 @@ def input_files(patterns: list[str], key: str = "input") -> list[Path]:
 
     files: list[Path] = []
     for pattern in patterns:
-        matches = list_remote_files(pattern, key) if is_remote(pattern) else named_by(pattern)
+        local = pattern.removeprefix("file://")
+        matches = list_remote_files(pattern, key) if is_remote(pattern) else named_by(local)
         if not matches or not (is_remote(pattern) or os.path.lexists(matches[0])):
             raise UserError(f"{key}={pattern}: no such file")
-        files += matches
+        files += [f for f in matches if f not in files]
     for file in files:
         if isinstance(file, PosixPath) and (problem := problem_of(file)):
             raise UserError(f"{key}={file}: {problem}")

@@ -60,6 +60,14 @@ def unknown_item(dtype: pl.DataType) -> Any:
     return "\0" if dtype == pl.String else None
 
 
+def lacks_item(data: ResolvedData, frame: pl.DataFrame) -> pl.Expr:
+    """Return whether a raw row names no item; of lists of items, and other types than unknown_item has, false."""
+    item = data.sparse_columns[data.item_feature or ""].column
+    if unknown_item(frame.schema[item]) is None:
+        return pl.repeat(False, frame.height)
+    return pl.col(item).is_null() | (pl.col(item).cast(pl.String) == "")
+
+
 def with_users_alone(data: ResolvedData, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
     """Give the rows of groups without any item an unknown item, and an order if they have none.
 
@@ -73,11 +81,11 @@ def with_users_alone(data: ResolvedData, frame: pl.DataFrame) -> tuple[pl.DataFr
     unknown, lines = unknown_item(frame.schema[item]), frame[LINE].clear()
     if unknown is None:
         return frame, lines
-    lacks = pl.col(item).is_null() | (pl.col(item).cast(pl.String) == "")
-    lines = frame.filter(lacks.all().over(data.group.by))[LINE]
+    lines = frame.filter(lacks_item(data, frame).all().over(data.group.by))[LINE]
     values = {item: pl.lit(unknown)}
     if order is not None:
-        values[order] = pl.col(order).fill_null(pl.lit("0" if frame.schema[order] == pl.String else 0))
+        first = pl.lit("0" if frame.schema[order] == pl.String else 0).cast(frame.schema[order])
+        values[order] = pl.col(order).fill_null(first)
     alone = pl.col(LINE).is_in(lines.implode())
     types = frame.schema
     return frame.with_columns(

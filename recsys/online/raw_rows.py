@@ -30,6 +30,7 @@ from recsys.data.raw.derive import (
     add_derived_column,
     clean,
     filter_rows,
+    is_true,
     join_side_table,
     key_text,
     steps,
@@ -37,7 +38,7 @@ from recsys.data.raw.derive import (
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.data.raw.row_sql import parse_sql
 from recsys.files import manifest
-from recsys.online.queries import with_users_alone, without_item
+from recsys.online.queries import lacks_item, with_users_alone, without_item
 from recsys.online.raw_columns import Row, column_of, raw_type
 from recsys.online.row_error import RowError
 from recsys.schema.source_schema import JoinConfig
@@ -276,8 +277,10 @@ class RawRows:
         """
         frame, refused = self.from_frame(raw)
         if past:
+            if (where := self.fitted.data.where) is not None:  # of a row without an item, it may say nothing
+                is_kept = is_true(where, frame, "data.where")
+                frame = frame.filter(is_kept.fill_null(frame.select(lacks_item(self.fitted.data, frame)).to_series()))
             frame, alone = with_users_alone(self.fitted.data, frame)
-            frame = self.keep_history(frame)
         parsed, bad = parse_rows(self.fitted.data, Block(Path("rows"), frame), labelled=False)
         if past:
             parsed = without_item(self.fitted.data, parsed, alone)

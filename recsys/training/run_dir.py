@@ -106,8 +106,10 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
     if (path / CONFIG).exists():
         there = RunConfig.of(load_config(path / CONFIG))
         old, new = (flatten(without_secrets(c.plain)) for c in (there, cfg))
-        for name in sorted(set(old) | set(new)):
+        names = sorted(set(old) | set(new))
+        for name, after in zip(names, [*names[1:], ""], strict=True):
             is_free = any(name == f or name.startswith(f + ".") for f in FREE)
+            is_free = is_free or after.startswith(f"{name}.")  # an empty mapping, which has keys in the other config
             if not is_free and old.get(name) != new.get(name):
                 raise UserError(
                     f"{key}={path}: contains a run with another config: {name} is {old.get(name)} there, "

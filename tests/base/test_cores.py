@@ -86,6 +86,7 @@ def test_libraries_take_no_more(tmp_path: Path) -> None:
         ({}, {OMP: "2", POLARS: "2"}),
         ({OMP: "1"}, {OMP: "1", POLARS: "1"}),
         ({POLARS: "7"}, {OMP: "2", POLARS: "7"}),  # what the user sets stays
+        ({POLARS: "0"}, {OMP: "2", POLARS: "2"}),
     ):
         limit_threads(env, root=tmp_path)
         assert env == expected

@@ -205,6 +205,8 @@ def test_run_dir_with_another_config(
     status, said = run(monkeypatch, capsys, *command, "optim.sparse.lr=0.3")
     assert status == 2
     assert said.startswith("run_dir=r: contains a run with another config: optim.sparse.lr is 0.1 there, 0.3 here")
+    status, said = run(monkeypatch, capsys, *command, "data.k_core={user: 2}")  # of no keys, here of one
+    assert (status, "data.k_core.user is None there, 2 here" in said) == (2, True)
 
 
 def test_resuming_with_fewer_epochs_than_are_done(

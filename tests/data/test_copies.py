@@ -46,9 +46,7 @@ def config(command: str, *more: str) -> DictConfig:
 def test_copies_in_prepared_rows(again: int) -> None:
     pl.concat([ROWS, ROWS[:again]]).write_csv("raw/a.csv")  # the copies are the last rows, which test
     prepared = preprocess(config("preprocess", "~data.dense.last"))
-    line = (
-        f"6 of 66 rows equal another row in all features and labels; 6 of the {prepared.rows('test')} test rows equal"
-    )
+    line = f"6 of 66 rows repeat an earlier row in all features and labels; 6 of the {prepared.rows('test')} test rows equal"
     found = copies(prepared)
     assert found is not None and found.startswith(line) if again else found is None
 

@@ -253,6 +253,7 @@ def test_bad_labels_and_weights(tmp_path: Path) -> None:
             {"labels": {"click": NamedLabelConfig(), "none": NamedLabelConfig()}},
             "^data.labels.none: no training row is",
         ),
+        ({"label": LabelConfig("click"), "sample_negatives": 1e-6}, "negative: .* raise data.sample_negatives=1e-06$"),
     ],
 )
 def test_binary_labels_of_one_value(tmp_path: Path, labels: dict[str, Any], expected: str | None) -> None:

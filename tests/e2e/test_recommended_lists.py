@@ -37,7 +37,7 @@ class Runs:
         self.folder = folder
 
     def of(self, model: str, *overrides: str) -> str:
-        path = self.folder / "-".join([model, *overrides]).translate(str.maketrans("={}[]: ", "-" * 7))
+        path = self.folder / "-".join([model, *overrides]).translate(str.maketrans("={}[]: '>\"", "-" * 10))
         if not path.exists():
             more = [] if model in CLOSED_FORMS else ["trainer.max_epochs=1"]
             prepared = f"data.prepared={self.folder / 'prepared'}"
@@ -103,6 +103,9 @@ def test_a_user_without_items_has_a_list(runs: Runs, capsys: pytest.CaptureFixtu
     )  # a row of a user with items
     assert recommender.recommend(mixed, k=5).equals(recommender.recommend(log, k=5))
     assert "1 of 4 rows of the data frame cannot be read" in capsys.readouterr().err
+    kept = Recommender.load(runs.of("two_tower", "data.where=\"time > '1'\""))  # which does not say it of them
+    assert kept.recommend(alone, k=5).height == 20
+    assert kept.recommend(alone.with_columns(pl.lit("0").alias("time")), k=5).height == 0
 
 
 @pytest.mark.few(1)

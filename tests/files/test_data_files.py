@@ -52,6 +52,7 @@ def test_files_in(spark: Path) -> None:
         ("rows.parquet", ["part-00000", "part-00001"]),  # a folder that is named is read
         ("*.parquet", ["part-00000", "part-00001"]),  # and one whose name ends as the pattern does
         ("**/*.parquet", ["part-00000", "part-00001"]),
+        ("**", ["part-00000", "part-00001"]),
         ("*", []),  # not any folder
         ("rows.parquet/*", ["part-00000", "part-00001"]),
         ("rows.parquet/_tmp.parquet", ["_tmp"]),  # a file that is named is read
@@ -66,6 +67,7 @@ def test_matching(spark: Path, pattern: str, names: list[str]) -> None:
 def test_every_reader_takes_the_same_files(spark: Path, tmp_path: Path) -> None:
     parts = sorted(spark.glob("part-*"))
     assert sorted(input_files([str(spark)])) == sorted(input_files([f"{spark}/*"])) == parts
+    assert sorted(input_files([str(spark), f"file://{spark}/*"])) == parts  # each once
     assert sorted(find([str(spark)]).files) == parts
     cfg = RunConfig.of(compose("train", ["data=criteo", f"data.root={tmp_path}", "data.source.files=[rows.parquet]"]))
     assert sorted(find_files(cfg.data)) == parts
@@ -76,6 +78,25 @@ def test_every_reader_takes_the_same_files(spark: Path, tmp_path: Path) -> None:
     assert read_table(TableConfig(file=["rows.parquet"]), tmp_path, "users", ()).height == 4
     [found] = find_partitions(PartitionsConfig(folder=tmp_path, pattern="rows.parquet"))
     assert sorted(tmp_path / f for f in found.files) == parts
+
+
+def test_commands_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What recsys.new finds by a pattern, a training reads by it, as does a store; what a pattern names, follow takes."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "sub/b.csv", "sub/deep/c.csv", "day=1/d.csv", "_kept/e.csv"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        FRAME.write_csv(name)
+    Path("gone.csv").symlink_to("nothing")
+    for pattern, number in (("**", 4), ("sub/**", 2), ("sub", 2), ("day=*", 1), ("_kept/*.csv", 1), ("s?b", 0)):
+        read = sorted({p for p in matching(tmp_path, pattern) if p.is_file()})
+        assert len(read) == number, pattern
+        if read:
+            assert sorted(tmp_path / f for f in find([pattern]).files) == read
+    with pytest.raises(UserError, match="no such file"):
+        find(["s?b"])
+    found = find_partitions(PartitionsConfig(folder=tmp_path, pattern="_kept/*.csv"))
+    assert [p.files for p in found] == [("_kept/e.csv",)]
+    assert [p.name for p in find_partitions(PartitionsConfig(folder=tmp_path, pattern="*.csv"))] == ["a.csv"]
 
 
 def test_feedback_and_samples(tmp_path: Path) -> None:

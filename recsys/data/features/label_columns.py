@@ -91,6 +91,8 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
         if not moments.weight:
             raise UserError(f"{c.key}: no training row has this label; change data.split")
         hint = f"check {c.key} or {data.key}.split"
+        if data.sample_negatives < 1:
+            hint += f", or raise {data.key}.sample_negatives={data.sample_negatives:g}"
         if data.item_feature is not None and not data.labels:
             hint += f", or set {c.key}.column=null for a model that retrieves items"
         labels.append(c.fitted(label, moments, hint))
