@@ -261,14 +261,14 @@ def input_files(patterns: list[str], key: str = "input") -> list[Path]:
     """
     from recsys.data.raw.raw_files import is_remote, list_remote_files
 
-    files: list[Path] = []
+    found: dict[Path, None] = {}
     for pattern in patterns:
         local = pattern.removeprefix("file://")
         matches = list_remote_files(pattern, key) if is_remote(pattern) else named_by(local)
         if not matches or not (is_remote(pattern) or os.path.lexists(matches[0])):
             raise UserError(f"{key}={pattern}: no such file")
-        files += [f for f in matches if f not in files]
-    for file in files:
+        found |= dict.fromkeys(matches)
+    for file in (files := [*found]):
         if isinstance(file, PosixPath) and (problem := problem_of(file)):
             raise UserError(f"{key}={file}: {problem}")
         if file.stat().st_size == 0:
