@@ -92,7 +92,8 @@ def test_windows_of_few_rows_join_the_next_ones(tmp_path: Path) -> None:
 
 
 # within the first window, and within the second
-@pytest.mark.parametrize("steps", [pytest.param(3, marks=pytest.mark.slow), 13])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [3, 13])
 def test_a_resumed_run_is_the_whole_one(home: Path, run: Path, steps: int) -> None:
     part = f"part-{steps}"
     train(config(home, part, f"trainer.max_steps={steps}"))
