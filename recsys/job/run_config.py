@@ -106,9 +106,9 @@ def seconds_of(max_time: str) -> float:
 
 def device_of(accelerator: str) -> str:
     """Return cpu or gpu for the value of trainer.accelerator, of which `auto` depends on the machine."""
-    import torch
-
     if accelerator == "auto":
+        import torch
+
         return "gpu" if torch.cuda.is_available() else "cpu"
     return "gpu" if accelerator == "cuda" else accelerator
 

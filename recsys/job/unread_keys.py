@@ -145,7 +145,10 @@ def unread_keys(cfg: RunConfig, composed: DictConfig | RunConfig) -> dict[str, s
     of_features = {key: why for key, why in single.items() if key in given}
     # the first rule of a key says why
     return of_features | {
-        key: rule.why for rule in reversed(RULES) if not rule.reads(cfg) for key in matching(given, rule.keys)
+        key: rule.why
+        for rule in reversed(RULES)
+        if (keys := matching(given, rule.keys)) and not rule.reads(cfg)  # which may ask torch for the device
+        for key in keys
     }
 
 
