@@ -67,7 +67,9 @@ def may_be(key: str, value: Any, with_data: bool) -> bool:
     ("overrides", "with_data"),
     [
         (["model=dlrm", "data=sample_interactions", "schedule=polynomial", "loss=focal", "optim=adam"], True),
-        (["model=sasrec", "data=sample_sequences", "schedule=plateau", "loss=bpr"], False),
+        pytest.param(
+            ["model=sasrec", "data=sample_sequences", "schedule=plateau", "loss=bpr"], False, marks=pytest.mark.slow
+        ),
         (["model=two_tower", "data=sample_sequences", "schedule=cosine", "loss=in_batch_softmax"], False),
     ],
     ids=["dlrm", "sasrec", "two_tower"],
