@@ -129,6 +129,7 @@ def test_another_checkpoint_has_no_calibration_of_the_best(home: Path, capfd: py
         assert not any(label.is_calibrated for label in Predictor.load("early").labels)
 
 
+@pytest.mark.slow  # tests/pairs exports others every day
 def test_an_isotonic_calibration_is_exported(home: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
