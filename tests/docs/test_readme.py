@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from recsys.config.compose import compose, compose_file, conf_dir
@@ -116,8 +118,15 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Its lines as they stand, in one namespace."""
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "reference" / "python.md").read_text()
-    names: dict[str, Any] = {}
+    rng = np.random.default_rng(0)
+    columns = {
+        "user": rng.integers(0, 20, 600).astype(str),
+        "price": rng.random(600),
+        "clicked": rng.integers(0, 2, 600),
+    }
+    names: dict[str, Any] = {"frame": pd.DataFrame(columns)}
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
+    assert names["frame"]["probability"].between(0, 1).all()
     assert names["probability"].is_between(0, 1).all()
     assert names["probability"].len() == 2
     assert names["items"].height == 5 and names["lists"]["user"].to_list() == ["a", "b"]
