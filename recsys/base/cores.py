@@ -46,7 +46,7 @@ def allowed_cores(root: Path = ROOT) -> Cores:
 def threads_of(processes: int = 1, env: Mapping[str, str] = os.environ, *, root: Path = ROOT) -> int:
     """Return the threads that one of the processes on this machine should take, by OMP_NUM_THREADS at most.
 
-    torchrun sets OMP_NUM_THREADS=1 where nobody has set it, which is no wish of the user's.
+    Where nobody has set OMP_NUM_THREADS, torchrun sets it to 1, so that this value does not count.
     """
     share = max(1, allowed_cores(root).count // processes)
     given = env.get(OMP, "").partition(",")[0]  # of nested loops, the outermost

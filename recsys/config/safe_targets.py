@@ -15,9 +15,7 @@ from recsys.base.errors import UserError
 
 TRUSTED = "RECSYS_TRUSTED_MODULES"  # environment variable: modules that configs of run folders may name, with commas
 LIBRARIES = ("recsys", "torch", "torchrec", "pytorch_lightning")
-_MODULE = re.compile(
-    r"^[^#\n]*_target_['\"]?:\s*['\"]?([\w.]+)\.\w", re.M
-)  # of a class that the user's own conf/ names
+_MODULE = re.compile(r"^[^#\n]*_target_['\"]?:\s*['\"]?([\w.]+)\.\w", re.M)  # of a class that conf/ names
 MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # old prefix of a `_target_`: new one
 
 

@@ -26,9 +26,8 @@ OUTCOMES = ("promoted", "rejected", "rolled_back")  # events that end a cycle; t
 
 def check_agreement(root: Path, state: FollowState, registry: ModelRegistry) -> None:
     """Raise UserError if the state and the registry are not of the same moment."""
-    if (why := _disagreement(root, state, registry)) is None:
-        return
-    raise UserError(f"{root}: {why}; {RESTORE}, which makes a state of what the registry and the runs hold")
+    if (why := _disagreement(root, state, registry)) is not None:
+        raise UserError(f"{root}: {why}; {RESTORE}, which makes a state of what the registry and the runs hold")
 
 
 def _disagreement(root: Path, state: FollowState, registry: ModelRegistry) -> str | None:
@@ -40,9 +39,14 @@ def _disagreement(root: Path, state: FollowState, registry: ModelRegistry) -> st
             return f"the registry has {version} of cycle {number}, and {FILE} ({len(state.cycles)} cycles) does not"
     if newer := [n for n in _runs(root) if n > len(state.cycles)]:
         return f"there is a run of cycle {newer[0]}, and {FILE} has {len(state.cycles)} cycles"
-    there = set(registry.versions())
-    lost = next((c for c in state.cycles if c.version is not None and c.version not in there), None)
+    lost = _first_lost(state, registry)
     return f"{FILE} has cycle {lost.number} ({lost.version}), and the registry does not" if lost is not None else None
+
+
+def _first_lost(state: FollowState, registry: ModelRegistry) -> Cycle | None:
+    """Return the first cycle whose version the registry does not have."""
+    there = set(registry.versions())
+    return next((c for c in state.cycles if c.version is not None and c.version not in there), None)
 
 
 def recover(root: Path, state: FollowState, registry: ModelRegistry, partitions: Mapping[str, Partition]) -> None:
@@ -56,9 +60,8 @@ def recover(root: Path, state: FollowState, registry: ModelRegistry, partitions:
         say(f"recover=true: {FILE} agrees with the registry; nothing to do")
         return
     registry.champion_run()  # without it no cycle can begin, and in a root that was moved no version has a cycle
-    there, numbers = set(registry.versions()), _numbers(root, registry)
-    lost = next((c for c in state.cycles if c.version is not None and c.version not in there), None)
-    if lost is not None:
+    numbers = _numbers(root, registry)
+    if (lost := _first_lost(state, registry)) is not None:
         _drop(root, state, state.cycles[lost.number - 1 :])
     last = max([0, *_runs(root), *numbers.values()])
     if (open_one := state.current) is not None and open_one.number == last and last not in numbers.values():
@@ -67,8 +70,7 @@ def recover(root: Path, state: FollowState, registry: ModelRegistry, partitions:
         state.cycles.remove(open_one)
     of_number = {number: version for version, number in numbers.items()}
     for number in range(len(state.cycles) + 1, max([0, *_runs(root), *of_number]) + 1):
-        state.cycles.append(_cycle(root, number, of_number.get(number), registry, partitions))
-    for cycle in state.cycles:
+        state.cycles.append(cycle := _cycle(root, number, of_number.get(number), registry, partitions))
         for name in cycle.train:
             _mark(state, name, partitions, cycle)
     newest = max((i for i, n in enumerate(partitions) if _status(state, n) == "trained"), default=-1)
