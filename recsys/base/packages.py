@@ -1,5 +1,8 @@
 """The packages that recsys runs with: its extras, and compatible versions of torch, torchrec and fbgemm."""
 
+import os
+import shutil
+import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,6 +60,17 @@ def check_extra(extra: str, reason: str, *modules: str) -> None:
     missing = next((m for m in modules or EXTRAS[extra] if not is_installed(m)), None)
     if missing is not None:
         raise UserError(f"{reason}: needs {missing}, which is not installed; run: {install_command(extra)}")
+
+
+def no_c_compiler() -> str | None:
+    """Return what Triton lacks to build its launcher at run time, or None: it looks for CC, or gcc and clang."""
+    lacks = "" if Path(sysconfig.get_path("include"), "Python.h").is_file() else "Python's headers (python3-dev)"
+    if not any(map(shutil.which, [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"])):
+        lacks = "a C compiler (CC, gcc or clang)"
+    does = (
+        "kernels and trainer.compile are off, and the run goes on in eager mode; on Debian, apt install g++ python3-dev"
+    )
+    return f"Triton needs {lacks}: {does}" if lacks else None
 
 
 # torch -> (torchrec, fbgemm), by release series

@@ -17,7 +17,15 @@ from typing import Any, Literal
 from recsys.base.cores import allowed_cores
 from recsys.base.errors import UserError
 from recsys.base.memory import GIB
-from recsys.base.packages import EXTRAS, VersionMismatch, check_versions, install_command, is_installed, version_of
+from recsys.base.packages import (
+    EXTRAS,
+    VersionMismatch,
+    check_versions,
+    install_command,
+    is_installed,
+    no_c_compiler,
+    version_of,
+)
 from recsys.doctor.probe import SECONDS
 from recsys.schema.command_schemas import DoctorConfig
 
@@ -81,6 +89,8 @@ def kernels(_: DoctorConfig) -> Iterator[Finding]:
     tests = {"cpu": "FBGEMM's kernels on the CPU", "gloo": "collectives on the CPU (gloo)"}
     found = _probe(tests | (on_gpus if gpus and has_kernels else {}))
     yield from found[:2]
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        yield Finding("note", "C++ compiler", "missing; trainer.compile=true needs one", "apt install g++")
     if not gpus:
         yield Finding("note", "GPUs", "none; training runs on the CPU")
         return
@@ -89,6 +99,8 @@ def kernels(_: DoctorConfig) -> Iterator[Finding]:
     if not has_kernels:
         fix = "uv sync --no-group cpu --group cuda"
         yield Finding("problem", on_gpus["cuda"], "fbgemm-gpu-cpu has no GPU kernels", fix)
+    if why := no_c_compiler():
+        yield Finding("note", "Triton's kernels", why, "apt install g++ python3-dev")
     yield from found[2:]
 
 

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torchrec.distributed.types import ShardedModule
 
 from recsys.base.console import say, say_once
+from recsys.base.packages import no_c_compiler
 from recsys.batch import Batch
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import has_batch_norm
@@ -115,7 +116,7 @@ def compiled_model(
         say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
         return None
     if (why := no_compiler(device.type)) is not None:
-        say_once(f"trainer.compile={'null' if updates.compile is None else 'true'}: {why}; the run goes on without")
+        say_once(why)
         return None
     if graphs and not on_gpu:
         say_once("trainer.cuda_graphs=true: has no effect on CPUs")
@@ -135,18 +136,21 @@ def reads_lists(task: Task | RetrievalTask) -> bool:
 
 
 def no_compiler(device: str) -> str | None:
-    """Return why Inductor cannot compile for the device, cpu or cuda, or None if it can."""
+    """Return the line that says why Inductor cannot compile for the device, cpu or cuda, or None if it can."""
     from torch.utils._triton import has_triton
 
+    without = "trainer.compile: the run goes on without:"
     if device != "cpu" and not has_triton():
-        return "Triton is not installed, or does not know this GPU; run uv sync --no-group cpu --group cuda"
+        return f"{without} Triton is not installed, or does not know this GPU; run uv sync --no-group cpu --group cuda"
+    if device != "cpu" and (why := no_c_compiler()) is not None:
+        return why
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler:
-        return "no C++ compiler is installed; on Debian, apt install g++"
+        return f"{without} no C++ compiler is installed; on Debian, apt install g++"
     return None
 
 

@@ -61,7 +61,7 @@ def test_without_a_compiler_the_run_goes_on(
 ) -> None:
     monkeypatch.setattr(compiled, "no_compiler", lambda _: "no C++ compiler is installed")
     assert run(tmp_path / "run", "trainer.compile=true")["train"]["steps"]
-    assert "trainer.compile=true: no C++ compiler is installed; the run goes on without" in capsys.readouterr().err
+    assert "no C++ compiler is installed" in capsys.readouterr().err
 
 
 def test_a_missing_compiler_is_seen() -> None:
@@ -75,7 +75,7 @@ def test_a_missing_compiler_is_seen() -> None:
 def test_without_triton_a_gpu_is_not_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
     assert str(compiled.no_compiler("cuda")).startswith(
-        "Triton is not installed, or does not know this GPU; run uv sync"
+        "trainer.compile: the run goes on without: Triton is not installed"
     )
     assert compiled.no_compiler("cpu") is None
 

@@ -8,6 +8,9 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from recsys.base.console import say_once
+from recsys.base.packages import no_c_compiler
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -20,7 +23,11 @@ def has_triton() -> bool:
 def _has_triton() -> bool:
     if torch.version.hip is not None or not torch.cuda.is_available():
         return False
-    return torch.cuda.get_device_capability() >= (8, 0) and find_spec("triton") is not None
+    if torch.cuda.get_device_capability() < (8, 0) or find_spec("triton") is None:
+        return False
+    if (why := no_c_compiler()) is not None:
+        say_once(why)
+    return why is None
 
 
 # Set by torch.compiler.assume_constant_result, whose import takes seconds: Dynamo calls the function while it traces.
