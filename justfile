@@ -31,6 +31,14 @@ slow:
 extras *names=`uv run --no-sync python -c "from recsys.base.extras import EXTRAS; print(*EXTRAS)"`:
     RECSYS_TEST_EXTRAS="{{names}}" uv run pytest -m slow tests/packages/test_extras.py -k installs
 
+# Known packages up to today, or `just lock 2026-11-15`: moves exclude-newer, and writes docs/deploy/constraints.txt.
+lock *day:
+    .ci/lock {{day}}
+
+# The digest of the base image of docs/deploy, from its registry, through Docker.
+digests:
+    .ci/digests
+
 # All topics, or `just bench dlrm loader`; `just bench smoke` compares short runs with the recorded ratios.
 bench *topics:
     uv run python benchmarks/bench.py {{topics}}
