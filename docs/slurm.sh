@@ -27,7 +27,8 @@ fi
 
 # Near the time limit, Slurm sends USR1 to this shell alone. The ranks end their step and write a checkpoint, and the job
 # is queued again, to resume from it. A job that ends by itself, by a mistake in the config too, is not.
-trap 'near_limit=yes; kill -TERM "$step"' USR1
+# The step is signalled, and not srun, which would kill the ranks.
+trap 'near_limit=yes; scancel --signal=TERM "$SLURM_JOB_ID.0"' USR1
 srun "${options[@]}" torchrun \
     --nnodes="$SLURM_NNODES" --nproc_per_node="${SLURM_GPUS_ON_NODE:-1}" \
     --rdzv_backend=c10d --rdzv_endpoint="$first:$port" --rdzv_id="$SLURM_JOB_ID" \
@@ -39,7 +40,7 @@ wait "$step" || code=$? # a trap runs only while bash waits, and ends the wait
 if [ -n "${near_limit:-}" ]; then
     code=0
     wait "$step" || code=$?
-    if ((code != 0 && SECONDS < 60)); then
+    if ((code != 0 && SECONDS < 45)); then
         echo "slurm.sh: --time is hardly longer than the lead of --signal, so that the job would be queued for ever" >&2
     elif ((code != 0)); then
         scontrol requeue "$SLURM_JOB_ID"

@@ -27,9 +27,7 @@ RUN --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
 ARG FBGEMM=fbgemm-gpu-cpu
 ARG EXTRAS=
 ARG TORCH_INDEX=
-# without torch's line, the constraints take the build that is there already
-RUN if [ -n "$TORCH_INDEX" ]; then uv pip install --no-deps --index-url "$TORCH_INDEX" torch==2.13.0 && \
-    awk '/^[^ ]/ {torch = /^torch==/} !torch' docs/deploy/constraints.txt > constraints.txt; fi
+RUN if [ -n "$TORCH_INDEX" ]; then uv pip install --no-deps --index-url "$TORCH_INDEX" torch==2.13.0; fi
 RUN --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
     uv pip install -c constraints.txt "$(echo /wheels/*.whl)${EXTRAS:+[$EXTRAS]}" && \
     uv pip install -c constraints.txt --no-deps torchrec==1.8.0 ${FBGEMM}==1.8.0

@@ -131,13 +131,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             time.sleep(1)
         yield made
     finally:
+        subprocess.run(["scancel", "--full", "--signal=KILL", "--user=root"], env=env, capture_output=True)
         for process in reversed(started):
             process.terminate()
             process.wait(timeout=60)
 
 
 def training(cluster: Cluster, name: str) -> list[str]:
-    rows = ["data.sample.rows=40000", "trainer.batch_size=128", "trainer.max_epochs=8", "trainer.threads=1"]
+    rows = [
+        "data.sample.rows=40000",
+        "trainer.batch_size=128",
+        "trainer.threads=1",
+        "trainer.max_epochs=16",
+        "trainer.early_stopping.patience=null",
+    ]
     return [
         "model=dlrm",
         "data=criteo",
@@ -152,7 +159,7 @@ def test_a_job_that_meets_its_time_limit_is_queued_again_and_resumes(cluster: Cl
     """The metrics are those of a job that was never interrupted, to the last digit."""
     whole = cluster.submit(*training(cluster, "whole"), time="20")
     assert cluster.ended(whole)["JobState"] == "COMPLETED", cluster.output(whole)
-    number = cluster.submit(*training(cluster, "cut"), time="2", signal="B:USR1@70")
+    number = cluster.submit(*training(cluster, "cut"), time="2", signal="B:USR1@40")
     job = cluster.ended(number, 900)
     assert job["JobState"] == "COMPLETED" and int(job["Restarts"]) >= 1, f"{job}\n{cluster.output(number)}"
     assert "resuming from" in cluster.output(number)

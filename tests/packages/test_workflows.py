@@ -16,6 +16,7 @@ WORKFLOWS = {p.stem: yaml.safe_load(p.read_text()) for p in sorted((GITHUB / "wo
 RECIPES = re.findall(r"^([\w-]+)[^:\n]*:(?!=)", (ROOT / "justfile").read_text(), re.M)
 WRITES = {  # what a job may do besides reading the repository
     ("docs", "publish"): {"pages", "id-token"},
+    ("lock", "lock"): {"contents", "pull-requests"},
     ("release", "build"): {"id-token", "attestations"},
     ("release", "publish"): {"id-token"},
 }
@@ -29,8 +30,9 @@ def commands(workflow: str) -> list[str]:
     return [step["run"] for name, _, body in jobs() if name == workflow for step in body["steps"] if "run" in step]
 
 
-def test_there_are_three() -> None:
-    assert set(WORKFLOWS) == {"ci", "docs", "release"}
+def test_there_are_four() -> None:
+    assert set(WORKFLOWS) == {"ci", "docs", "lock", "release"}
+    assert WORKFLOWS["lock"][True]["schedule"]
     assert WORKFLOWS["release"][True]["push"] == {"tags": ["v*"]}  # PyYAML reads the key `on` as true
 
 
@@ -83,6 +85,12 @@ def test_a_release_is_built_attested_and_published_without_a_token() -> None:
     assert "secrets" not in (GITHUB / "workflows" / "release.yml").read_text()
 
 
+def test_versions_move_by_the_recipes_and_are_checked() -> None:
+    *recipes, check, propose = commands("lock")
+    assert recipes == [f"uvx --from rust-just just {name}" for name in ("lock", "digests")]
+    assert {"lock", "digests"} <= {r.split()[0] for r in RECIPES} and check == ".ci/run" and "gh pr create" in propose
+
+
 @pytest.mark.parametrize("form", ["bug", "data", "feature"])
 def test_issue_forms_ask_for_the_doctor(form: str) -> None:
     template = yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / f"{form}.yml").read_text())
@@ -99,5 +107,7 @@ def test_the_version_stands_once() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["cff-version"] == "1.2.0" and citation["authors"] and citation["title"] and citation["message"]
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
-    tags = re.findall(r"recsys-serve:([\d.]+)", "".join(p.read_text() for p in (ROOT / "docs/deploy").glob("*.yaml")))
-    assert len(tags) == 2 and set(tags) == {PROJECT["version"]}
+    tags = re.findall(
+        r"recsys-(?:serve|train):([\d.]+)", "".join(p.read_text() for p in (ROOT / "docs/deploy").glob("*.yaml"))
+    )
+    assert len(tags) == 3 and set(tags) == {PROJECT["version"]}

@@ -31,6 +31,7 @@ from recsys.export.triton.repository import ALWAYS, RUNTIME
 from recsys.schema.command_schemas import ServeConfig
 from recsys.schema.fields import defaults
 from recsys.server.app import OPEN
+from recsys.server.prometheus import Metrics
 from recsys.server.supervisor import EXTRA_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Return an environment with what the image has: the requirements, and the wheel without its dependencies."""
     folder = tmp_path_factory.mktemp("image")
     environment = Environment(folder / "environment")
-    environment.install("-r", str(DEPLOY / "requirements.txt"))
+    environment.install("-r", str(DEPLOY / "requirements.txt"), "-c", str(DEPLOY / "constraints.txt"))
     environment.install("--no-deps", str(built_wheel(folder)))
     assert not environment.packages() & {"torch", "torchrec", "pytorch-lightning", "wandb"}
     return environment
@@ -113,17 +114,22 @@ def instructions_of(file: str) -> list[str]:
 
 
 def check_dockerfile(instructions: list[str]) -> None:
-    """Check its base, what it copies from the repository, and its user."""
+    """Check its base, what it copies from the repository, where versions come from, and its user."""
     words = [line.split() for line in instructions]
-    bases = [w[1] for w in words if w[0] == "FROM"]
-    version = re.fullmatch(r"python:(3\.\d+)-slim", bases[0])
-    assert version is not None and set(bases) == {bases[0]}
-    assert version[1] in SpecifierSet(PROJECT["requires-python"])
-    sources = [w[1] for w in words if w[0] == "COPY" and not w[1].startswith("--")]
+    given = instructions[0].removeprefix("ARG PYTHON_IMAGE=")
+    version = re.fullmatch(r"python:(3\.\d+)\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", given)
+    assert version is not None and version[1] in SpecifierSet(PROJECT["requires-python"])
+    assert {w[1] for w in words if w[0] == "FROM"} == {"${PYTHON_IMAGE}"} and f"ARG PYTHON_IMAGE={given}" in DOCKERFILE
+    sources = [source for w in words if w[0] == "COPY" and not w[1].startswith("--") for source in w[1:-1]]
     assert sources and all((ROOT / source).exists() for source in sources)
     assert ["USER", "10001"] in words and any("--uid 10001" in line for line in instructions)
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert {".git", ".venv", "outputs", "dist"} <= set(ignored) and "recsys" not in ignored and "conf" not in ignored
+    installs = re.findall(r"(?:pip install|uv build) ([^&;\n]*)", "\n".join(instructions))
+    free = [
+        i for i in installs if not re.search("--require-hashes|-c constraints.txt|--no-deps /wheels|TORCH_INDEX", i)
+    ]
+    assert len(installs) > 3 and free == []
 
 
 def test_the_dockerfile() -> None:
@@ -135,20 +141,20 @@ def test_the_dockerfile() -> None:
 
 
 def test_the_dockerfile_for_training() -> None:
-    """Its lines of uv and pip are those of the README, with fbgemm's package as an argument."""
+    """It installs torchrec and fbgemm as the README says, with fbgemm's package as an argument."""
     instructions = instructions_of("train.Dockerfile")
     check_dockerfile(instructions)
-    lines = re.findall(r"^ +(uv build|pip install [^#\n]*[^#\s])", (ROOT / "README.md").read_text(), re.M)
-    build, wheel, pins = lines[lines.index("uv build") :][:3]
-    fbgemm = re.findall(r"\S+$", pins)[0].partition("==")[0]
-    runs = [line.removeprefix("RUN ") for line in instructions if line.startswith("RUN ")]
-    assert runs[0].endswith(f"&& {build}") and wheel in runs
-    [given] = [r for r in runs if r.startswith("pip install --no-deps")]
+    [pins] = re.findall(r"^ +pip install --no-deps (torchrec\S+ \S+)", (ROOT / "README.md").read_text(), re.M)
+    fbgemm = pins.split()[1].partition("==")[0]
+    text = "\n".join(instructions)
+    [given] = re.findall(r"--no-deps (torchrec.*)", text)
     assert given.replace("${FBGEMM}", fbgemm) == pins and f"ARG FBGEMM={fbgemm}" in instructions
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     [cuda] = re.findall(r"--build-arg FBGEMM=(\S+)", (DEPLOY / "train.Dockerfile").read_text())
-    assert given.replace("${FBGEMM}", cuda).endswith(" ".join(groups["cuda"]))
+    assert given.replace("${FBGEMM}", cuda).split() == groups["cuda"]
+    assert re.findall(r"\btorch==\S+\b", text) == [d for d in PROJECT["dependencies"] if d.startswith("torch==")]
     assert 'ENTRYPOINT ["python", "-m", "recsys.train"]' in instructions
+    assert re.search(r"apt-get install .*\bg\+\+", text)  # Triton's launcher, and compiled code on the CPU
 
 
 def test_the_health_check_of_the_image(tmp_path: Path) -> None:
@@ -185,7 +191,8 @@ def check_container(container: dict[str, Any], settings: dict[str, str]) -> None
 
 
 def test_the_deployment() -> None:
-    deployment, service = yaml.safe_load_all((DEPLOY / "deployment.yaml").read_text())
+    by_kind = {d["kind"]: d for d in yaml.safe_load_all((DEPLOY / "deployment.yaml").read_text())}
+    deployment, service = by_kind["Deployment"], by_kind["Service"]
     template = deployment["spec"]["template"]
     pod, labels = template["spec"], template["metadata"]["labels"]
     [container] = pod["containers"]
@@ -205,6 +212,26 @@ def test_the_deployment() -> None:
     assert annotations["prometheus.io/port"] == str(names["http"])
     assert annotations["prometheus.io/path"] == "/metrics"
     assert all(isinstance(v, str) for v in annotations.values())
+    check_availability(by_kind, labels, set(names))
+
+
+def check_availability(by_kind: dict[str, Any], labels: dict[str, str], ports: set[str]) -> None:
+    """Check what scales, spreads and protects the pods: it selects them, and the metric is one of the server's."""
+    scaler, pod = by_kind["HorizontalPodAutoscaler"]["spec"], by_kind["Deployment"]["spec"]
+    assert "replicas" not in pod and scaler["scaleTargetRef"] == {
+        name: by_kind["Deployment"][name] if name != "name" else "recsys" for name in ("apiVersion", "kind", "name")
+    }
+    [metric] = [m["pods"] for m in scaler["metrics"] if m["type"] == "Pods"]
+    assert metric["metric"]["name"] in {m.name for m in Metrics().registry.collect()}
+    assert int(metric["target"]["averageValue"]) < int(str(DEFAULTS["queue"]))
+    assert by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert by_kind["PodDisruptionBudget"]["spec"]["minAvailable"] < scaler["minReplicas"]
+    policy = by_kind["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == labels
+    assert {p["port"] for p in policy["ingress"][0]["ports"]} == ports
+    spread = pod["template"]["spec"]["topologySpreadConstraints"]
+    assert spread and all(s["labelSelector"]["matchLabels"] == labels for s in spread)
+    assert pod["template"]["spec"]["securityContext"]["fsGroup"] == 10001
 
 
 def test_the_inference_service() -> None:
