@@ -62,15 +62,13 @@ def check_extra(extra: str, reason: str, *modules: str) -> None:
         raise UserError(f"{reason}: needs {missing}, which is not installed; run: {install_command(extra)}")
 
 
-def no_c_compiler() -> str | None:
-    """Return what Triton lacks to build its launcher at run time, or None: it looks for CC, or gcc and clang."""
-    lacks = "" if Path(sysconfig.get_path("include"), "Python.h").is_file() else "Python's headers (python3-dev)"
-    if not any(map(shutil.which, [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"])):
-        lacks = "a C compiler (CC, gcc or clang)"
-    does = (
-        "kernels and trainer.compile are off, and the run goes on in eager mode; on Debian, apt install g++ python3-dev"
-    )
-    return f"Triton needs {lacks}: {does}" if lacks else None
+def no_compiler(gpu: bool) -> str | None:
+    """Return what is missing to compile at run time, or None: Triton's launcher on GPUs is C, Inductor's code C++."""
+    names = ([os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]) if gpu else [os.environ.get("CXX", "g++")]
+    if any(map(shutil.which, names)) and Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return None
+    missing = f"no compiler ({' or '.join(names)}) or no Python.h is found"
+    return f"{missing}: what needs it is off, the run goes on in eager mode; on Debian, apt install g++ python3-dev"
 
 
 # torch -> (torchrec, fbgemm), by release series

@@ -14,18 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from recsys.base import packages as installed
 from recsys.base.cores import allowed_cores
 from recsys.base.errors import UserError
 from recsys.base.memory import GIB
-from recsys.base.packages import (
-    EXTRAS,
-    VersionMismatch,
-    check_versions,
-    install_command,
-    is_installed,
-    no_c_compiler,
-    version_of,
-)
 from recsys.doctor.probe import SECONDS
 from recsys.schema.command_schemas import DoctorConfig
 
@@ -60,20 +52,19 @@ def packages(_: DoctorConfig) -> Iterator[Finding]:
     fits = (3, 11) <= sys.version_info[:2] < (3, 14)
     yield Finding("ok" if fits else "problem", "Python", python, "" if fits else "use Python 3.11, 3.12 or 3.13")
     for name in PACKAGES:
-        installed = version_of(name)
-        fix = "" if installed else f"pip install {name}"
-        yield Finding("ok" if installed else "problem", name, installed or "missing", fix)
-    fbgemm = next(((n, v) for n in ("fbgemm-gpu", "fbgemm-gpu-cpu") if (v := version_of(n))), None)
+        found = installed.version_of(name)
+        yield Finding("ok", name, found) if found else Finding("problem", name, "missing", f"pip install {name}")
+    fbgemm = next(((n, v) for n in ("fbgemm-gpu", "fbgemm-gpu-cpu") if (v := installed.version_of(n))), None)
     try:
-        check_versions()
+        installed.check_versions()
         yield Finding("ok", "torch, torchrec, fbgemm", f"match ({' '.join(fbgemm or ())})")
-    except VersionMismatch as e:
+    except installed.VersionMismatch as e:
         yield Finding("problem", "torch, torchrec, fbgemm", e.problem, e.command)
-    missing = [extra for extra, modules in EXTRAS.items() if not all(map(is_installed, modules))]
+    missing = [extra for extra, modules in installed.EXTRAS.items() if not all(map(installed.is_installed, modules))]
     if missing:
-        fix = f"if you need one, such as {missing[0]}: {install_command(missing[0])}"
+        fix = f"if you need one, such as {missing[0]}: {installed.install_command(missing[0])}"
         yield Finding("note", "extras", "not installed: " + ", ".join(missing), fix)
-    if is_installed("pyspark") and shutil.which("java") is None:
+    if installed.is_installed("pyspark") and shutil.which("java") is None:
         yield Finding("note", "Java", "not installed; engine=spark needs it", "install a Java 17 runtime")
 
 
@@ -85,12 +76,12 @@ def kernels(_: DoctorConfig) -> Iterator[Finding]:
         lines = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
         gpus = [line.split(", ") for line in lines if line.strip()]
     on_gpus = {"cuda": "FBGEMM's kernels on the GPU", "nccl": "collectives on the GPU (NCCL)"}
-    has_kernels = version_of("fbgemm-gpu") is not None
+    has_kernels = installed.version_of("fbgemm-gpu") is not None
     tests = {"cpu": "FBGEMM's kernels on the CPU", "gloo": "collectives on the CPU (gloo)"}
     found = _probe(tests | (on_gpus if gpus and has_kernels else {}))
     yield from found[:2]
-    if shutil.which(os.environ.get("CXX", "g++")) is None:
-        yield Finding("note", "C++ compiler", "missing; trainer.compile=true needs one", "apt install g++")
+    if why := installed.no_compiler(gpu=bool(gpus)):
+        yield Finding("note", "compiler", why)
     if not gpus:
         yield Finding("note", "GPUs", "none; training runs on the CPU")
         return
@@ -99,8 +90,6 @@ def kernels(_: DoctorConfig) -> Iterator[Finding]:
     if not has_kernels:
         fix = "uv sync --no-group cpu --group cuda"
         yield Finding("problem", on_gpus["cuda"], "fbgemm-gpu-cpu has no GPU kernels", fix)
-    if why := no_c_compiler():
-        yield Finding("note", "Triton's kernels", why, "apt install g++ python3-dev")
     yield from found[2:]
 
 
@@ -139,9 +128,7 @@ def data(cfg: DoctorConfig) -> Iterator[Finding]:
     config = data_of(cfg.data)
     what = f"data={config.name}"
     if config.root is None and config.sample is not None:
-        yield Finding(
-            "note", what, "data.root is not set: the built-in sample is used", f"data={config.name} data.root=DIR"
-        )
+        yield Finding("note", what, "data.root is not set: the built-in sample is used", f"{what} data.root=DIR")
         return
     if config.root is None and not config.source.parts:
         yield Finding("problem", what, "data.root is not set", ROOT_FIX)
@@ -207,9 +194,7 @@ def _disk(folder: Path) -> Iterator[Finding]:
         existing = existing.parent
     fix = "data.prepared=DIR on another disk"
     free = shutil.disk_usage(existing).free / GIB
-    state: State = "ok"
-    if free < LOW_FREE_GIB:
-        state = "problem" if free < LEAST_FREE_GIB else "note"
+    state: State = "ok" if free >= LOW_FREE_GIB else "note" if free >= LEAST_FREE_GIB else "problem"
     yield Finding(state, what, f"{free:.1f} GiB free", "" if state == "ok" else fix)
     try:
         with tempfile.NamedTemporaryFile(dir=existing, prefix=".recsys-doctor-") as f:

@@ -22,20 +22,14 @@ def _kernel(device: str) -> dict[str, Any]:
         A dict: right, whether the results are equal, and lookups_per_second.
     """
     import torch
+    from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
 
     rows, dim, bags, each = 100_000, 64, 8192, 10
-    where = (
-        (EmbeddingLocation.HOST, ComputeDevice.CPU)
-        if device == "cpu"
-        else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
-    )
-    table = SplitTableBatchedEmbeddingBagsCodegen(
+    location, computes = ("HOST", "CPU") if device == "cpu" else ("DEVICE", "CUDA")
+    where = (EmbeddingLocation[location], ops.ComputeDevice[computes])
+    table = ops.SplitTableBatchedEmbeddingBagsCodegen(
         [(rows, dim, *where)], optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD, learning_rate=0.1, eps=1e-8
     )
     [weight] = table.split_embedding_weights()
@@ -50,9 +44,8 @@ def _kernel(device: str) -> dict[str, Any]:
     updated = before.detach() - 0.1 * before.grad / size
     out = table(ids, offsets)
     out.square().sum().backward()
-    right = torch.allclose(out, expected, atol=1e-4) and torch.allclose(
-        table.split_embedding_weights()[0], updated, atol=1e-3
-    )
+    [after] = table.split_embedding_weights()
+    right = torch.allclose(out, expected, atol=1e-4) and torch.allclose(after, updated, atol=1e-3)
     begun, steps = time.perf_counter(), 5
     for _ in range(steps):
         table(ids, offsets).sum().backward()

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torchrec.distributed.types import ShardedModule
 
 from recsys.base.console import say, say_once
-from recsys.base.packages import no_c_compiler
+from recsys.base.packages import no_compiler
 from recsys.batch import Batch
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import has_batch_norm
@@ -61,9 +61,8 @@ class CompiledModel:
 
         def lookup(*args: Any) -> Any:
             result = forward(*args)
-            if not self._dry or not isinstance(result, Tensor):
-                return result
-            return result.detach().requires_grad_(result.requires_grad)
+            dry = self._dry and isinstance(result, Tensor)
+            return result.detach().requires_grad_(result.requires_grad) if dry else result
 
         return lookup
 
@@ -115,13 +114,12 @@ def compiled_model(
     if isinstance(task, RetrievalTask):
         say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
         return None
-    if (why := no_compiler(device.type)) is not None:
+    if (why := cannot_compile(device.type)) is not None:
         say_once(why)
         return None
     if graphs and not on_gpu:
         say_once("trainer.cuda_graphs=true: has no effect on CPUs")
-    if graphs is None:
-        graphs = has_graphs(task, updates.accumulate)
+    graphs = has_graphs(task, updates.accumulate) if graphs is None else graphs
     return CompiledModel(task, batch_size, graphs and on_gpu)
 
 
@@ -135,23 +133,15 @@ def reads_lists(task: Task | RetrievalTask) -> bool:
     return any(isinstance(m, SequenceEmbeddings) for m in task.model.modules())
 
 
-def no_compiler(device: str) -> str | None:
+def cannot_compile(device: str) -> str | None:
     """Return the line that says why Inductor cannot compile for the device, cpu or cuda, or None if it can."""
     from torch.utils._triton import has_triton
 
-    without = "trainer.compile: the run goes on without:"
-    if device != "cpu" and not has_triton():
-        return f"{without} Triton is not installed, or does not know this GPU; run uv sync --no-group cpu --group cuda"
-    if device != "cpu" and (why := no_c_compiler()) is not None:
-        return why
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        return f"{without} no C++ compiler is installed; on Debian, apt install g++"
-    return None
+    if device == "cpu":
+        return no_compiler(gpu=False)
+    if not has_triton():
+        return "Triton is missing or does not know this GPU: eager mode; run uv sync --no-group cpu --group cuda"
+    return no_compiler(gpu=True) or no_compiler(gpu=False)
 
 
 def recompute_blocks(model: nn.Module) -> int:
@@ -169,8 +159,7 @@ def recompute_blocks(model: nn.Module) -> int:
 
 def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        again = torch.is_grad_enabled()
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs) if again else forward(*args, **kwargs)
 
     return run

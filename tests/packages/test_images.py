@@ -33,10 +33,10 @@ LIBRARIES = (
 LEFT_OUT = ("site-packages", "test", "__pycache__")
 LAUNCHER = """
 from triton.runtime.build import compile_module_from_src
-from recsys.base.packages import no_c_compiler
+from recsys.base.packages import no_compiler
 begin = '#include <Python.h>' + chr(10) + '#include <stdio.h>' + chr(10) + 'static struct PyModuleDef m = {'
 end = 'PyModuleDef_HEAD_INIT, "launcher"}; PyMODINIT_FUNC PyInit_launcher(void) {return PyModule_Create(&m);}'
-assert compile_module_from_src(begin + end, "launcher") and no_c_compiler() is None
+assert compile_module_from_src(begin + end, "launcher") and no_compiler(gpu=True) is None
 """
 pytestmark = [
     pytest.mark.slow,

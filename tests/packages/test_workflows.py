@@ -107,7 +107,6 @@ def test_the_version_stands_once() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["cff-version"] == "1.2.0" and citation["authors"] and citation["title"] and citation["message"]
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
-    tags = re.findall(
-        r"recsys-(?:serve|train):([\d.]+)", "".join(p.read_text() for p in (ROOT / "docs/deploy").glob("*.yaml"))
-    )
+    manifests = "".join(p.read_text() for p in (ROOT / "docs/deploy").glob("*.yaml"))
+    tags = re.findall(r"image: recsys-(?:serve|train):([\d.]+)", manifests)
     assert len(tags) == 3 and set(tags) == {PROJECT["version"]}

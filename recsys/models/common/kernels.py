@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recsys.base.console import say_once
-from recsys.base.packages import no_c_compiler
+from recsys.base.packages import no_compiler
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -21,11 +21,10 @@ def has_triton() -> bool:
 
 @cache
 def _has_triton() -> bool:
-    if torch.version.hip is not None or not torch.cuda.is_available():
+    has_gpu = torch.version.hip is None and torch.cuda.is_available()
+    if not has_gpu or torch.cuda.get_device_capability() < (8, 0) or find_spec("triton") is None:
         return False
-    if torch.cuda.get_device_capability() < (8, 0) or find_spec("triton") is None:
-        return False
-    if (why := no_c_compiler()) is not None:
+    if (why := no_compiler(gpu=True)) is not None:
         say_once(why)
     return why is None
 
