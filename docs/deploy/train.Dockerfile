@@ -16,14 +16,15 @@ ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 ENV UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy UV_NO_CACHE=1 VIRTUAL_ENV=/opt/recsys
-WORKDIR /source
+WORKDIR /build
 COPY docs/deploy/constraints.txt ./
 # Each package has the version and a hash of constraints.txt, uv itself too.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf awk '/^[^ ]/ {uv = /^uv==/} uv' constraints.txt > uv.txt && \
     pip install --no-cache-dir --require-hashes -r uv.txt && uv venv --python python3 "$VIRTUAL_ENV"
-COPY . .
+# Not the working directory: its exclude-newer would refuse an index that tells no dates.
+COPY . source
 RUN --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
-    uv build --wheel --build-constraint docs/deploy/constraints.txt --require-hashes --out-dir /wheels
+    uv build --wheel --build-constraint constraints.txt --require-hashes --out-dir /wheels source
 ARG FBGEMM=fbgemm-gpu-cpu
 ARG EXTRAS=
 ARG TORCH_INDEX=
