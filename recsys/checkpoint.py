@@ -99,7 +99,6 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     from recsys.sharding.planner import (
         describe,
         make_planner,
-        optimizer_counted,
         quiet_torchrec,
         topology,
         use_dense_kernels,
@@ -113,7 +112,7 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     task = meta_task(cfg, features)
     # more memory than any table needs, because the plan is not for this machine
     any_cluster = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)
-    with quiet_torchrec(), optimizer_counted(task, sparse):
+    with quiet_torchrec():
         batch_size = max(cfg.trainer.batch_size // devices, 1)
         planner, sharders = make_planner(task, sharding, sparse, topology(any_cluster), batch_size)
         try:

@@ -186,11 +186,12 @@ class Bar:
         done: number of rows that are done already.
 
     note: text after the bar, such as the loss
+    passes: number of times that the rows are counted, once in each pass over them
     """
 
     def __init__(self, title: str, total: float | None, unit: str, done: float = 0) -> None:
         self.title, self.total, self.unit, self.done = title, total, unit, done
-        self.note = ""
+        self.note, self.passes = "", 1
         self._lock = threading.Lock()
         self._start = self._reported_at = self._shown_at = time.monotonic()
         self._first = done
@@ -233,7 +234,10 @@ class Bar:
         )
         share = f" ({self.done / self.total:.0%})" if self.total else ""
         note = f"  {self.note}" if self.note else ""
-        return f"{self.title}: {self.done:,.0f} {self.unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
+        unit = self.unit if self.passes <= 1 else f"{self.unit} in {self.passes} passes"
+        return (
+            f"{self.title}: {self.done / max(self.passes, 1):,.0f} {unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
+        )
 
     def _report(self) -> None:
         self._reported_at = time.monotonic()

@@ -62,7 +62,12 @@ class ShardingConfig:
     column_block: int | None = field(
         None, "column-wise: columns of a shard; null: dim / world size", gt=0, multiple_of=4
     )
-    cache_load_factor: float = field(0.2, "fused_uvm_caching: share of a table's rows that the GPU caches", gt=0, lt=1)
+    cache_load_factor: float | None = field(
+        0.2,
+        "fused_uvm_caching: share of a table's rows that the GPU caches; null: as many as the tables leave room for",
+        gt=0,
+        lt=1,
+    )
     cache_hit_rate: float | None = field(
         None,
         "instead of cache_load_factor: choose each table's load factor so that this share of lookups hits the cache",
