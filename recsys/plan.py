@@ -193,7 +193,9 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
     from recsys.sharding.estimate.report import PlanReport
 
     any_type: dict[str, Any] = {"sharding.types": []}
+    one_batch: dict[str, Any] = {"trainer.accumulate": 1}  # without gradients of whole tables
     changes = [
+        *([(one_batch, 1)] if run.trainer.accumulate > 1 else []),
         ({"sharding.types": ["row_wise"]}, 1),
         (any_type, 1),
         (any_type | {"sharding.kernels": ["fused", "fused_uvm_caching"]}, 1),
@@ -205,7 +207,7 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
         if run.trainer.batch_size % (larger.nodes * larger.devices):
             continue
         if isinstance(_plan(run.changed(change), larger, features, prepared, TRY_SECONDS), PlanReport):
-            words = [f"{key}=[{','.join(values)}]" for key, values in change.items()]
+            words = [f"{k}=[{','.join(v)}]" if isinstance(v, list) else f"{k}={v}" for k, v in change.items()]
             return f"; this fits: {' '.join(words or [f'cluster.nodes={larger.nodes}'])}"
     return ""
 

@@ -100,6 +100,12 @@ def test_gradients_of_dense_kernels_are_counted() -> None:
         planned(ShardingConfig(kernels=["fused_uvm"]), "adam", accumulate=2)
 
 
+def test_steps_of_one_batch_are_suggested_where_gradients_of_tables_are_too_large() -> None:
+    given = ["data=criteo_1tb", "cluster=h100", "model.dim=128", "sharding=cpu_gpu"]
+    with pytest.raises(UserError, match=r"; this fits: trainer.accumulate=1$"):
+        plan(compose("plan", [*given, "trainer.accumulate=2"]))
+
+
 def test_caches_fill_the_budget() -> None:
     """What whole tables leave of the budget caches rows of the others, the same share on a device."""
     budget, reserved = 2_000_000, 0.15
