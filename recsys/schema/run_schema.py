@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
-from recsys.schema.fields import CHECKED, Name, Node, Nodes, field
+from recsys.schema.fields import CHECKED, Local, Node, Nodes, field
 
 MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MOST_BYTES = 2**63 - 1
@@ -326,9 +326,9 @@ class TrainConfig:
     seed: int = field(
         0, "seeds the initial weights, the order of rows, dropout and the sampling of negatives", ge=0, le=2**32 - 1
     )
-    run_dir: Name | None = field(None, "null: a new folder under outputs/")
-    resume: Name | None = field(None, "a run's folder to resume; auto: resume run_dir if it contains a run")
-    start_from: Name | None = field(
+    run_dir: Local | None = field(None, "null: a new folder under outputs/")
+    resume: Local | None = field(None, "a run's folder to resume; auto: resume run_dir if it contains a run")
+    start_from: Local | None = field(
         None, "a run whose config, transforms, weights and optimizer states a new run goes on from; new values get rows"
     )
     resume_on_changed_data: bool = field(False, "resume although the raw files have changed, with the run's transforms")

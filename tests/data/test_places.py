@@ -174,8 +174,6 @@ def test_mistakes_are_told_in_one_line(s3: Any, memory: Any, tmp_path: Path, mon
         with pytest.raises(UserError, match=message) as e:
             read_sources.find_files(replace(data, root=root))
         assert "\n" not in str(e.value)
-    with pytest.raises(UserError, match=r"data.prepared=s3://bucket/prepared: must be a local folder"):
-        prepare(replace(data, prepared="s3://bucket/prepared"))
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(
         UserError, match=r"data.root=gs://b/x: needs gcsfs, which is not installed; run: uv sync --inexact --extra gcs$"
