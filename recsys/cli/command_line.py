@@ -22,7 +22,7 @@ from recsys.base.parsing import WrongKey
 from recsys.base.secrets import mask_overrides, remember
 from recsys.config.overrides import override
 from recsys.distributed import failures
-from recsys.distributed.failures import exit_process, say_error
+from recsys.distributed.failures import exit_process, say_error, say_interrupted, say_mistake
 from recsys.distributed.ranks import silence
 
 C = TypeVar("C")
@@ -50,7 +50,7 @@ def run(
     try:
         code = status(command, function, arguments, file=file)
     except interrupts.Interrupted as e:
-        code = say_error(interrupts.message(), status=e.status)
+        code = say_interrupted(e)
     exit_process(code)
 
 
@@ -174,7 +174,7 @@ def status(
         with explained(given, command):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
     except UserError as e:
-        return say_error(str(e), e.status)
+        return say_mistake(str(e), e.status)
     except BrokenPipeError:  # of Hydra's print, into a pipe such as `| head`; the command's own errors come from `call`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return failures.OURS

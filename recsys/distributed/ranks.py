@@ -70,7 +70,7 @@ def process_group(
     silence()
     keep_freed_memory()
     ranks = ranks or ALONE
-    if accelerator == "gpu" and torch.cuda.device_count() <= ranks.local_rank:
+    if accelerator == "gpu" and torch.cuda.device_count() < ranks.local_world_size:
         gpus, processes = torch.cuda.device_count(), ranks.local_world_size
         why = f"this host has only {gpus} GPUs; start at most {gpus} processes on it"
         raise UserError(f"trainer.devices={processes}: {why}")
@@ -203,8 +203,8 @@ def first_problem(problem: str | None) -> str | None:
     return next((p for p in gather_values(problem) if p is not None), None)
 
 
-def any_restarted(ranks: Ranks) -> bool:
-    """Return whether torchrun has restarted any rank. Collective.
+def most_restarts(ranks: Ranks) -> int:
+    """Return how often torchrun has restarted this job. Collective.
 
     The restart count is reduced over all ranks, because a host whose ranks did not fail may report 0.
     """
@@ -214,7 +214,7 @@ def any_restarted(ranks: Ranks) -> bool:
     count = torch.tensor(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)))
     if ranks.world_size > 1:
         dist.all_reduce(count, dist.ReduceOp.MAX)
-    return bool(count > 0)
+    return int(count)
 
 
 def check_shared(ranks: Ranks, folders: dict[str, Path]) -> None:

@@ -17,7 +17,7 @@ from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
 from recsys.files import manifest
 from recsys.job.check import check_late
 from recsys.job.check_early import check_early, check_vector_widths, learns_all_rows
-from recsys.job.resumed import check_start, run_to_resume, run_to_start_from
+from recsys.job.resumed import check_start, names_a_run, run_to_resume, run_to_start_from
 from recsys.job.run_config import RunConfig, device_of
 from recsys.job.unread_keys import unread_line
 
@@ -48,6 +48,9 @@ def train(composed: DictConfig) -> Run:
 
     log_to(None)  # an earlier run in this process (a notebook) may have set its log file
     try:
+        if names_a_run(composed) or composed.run_dir is not None:  # before slow imports, and before ranks meet
+            key = "resume" if names_a_run(composed) else "run_dir"
+            run_lock.check_free(Path(composed[key]), key)
         if (ranks := started_by_torchrun()) is not None:
             return _train_as_rank(composed, ranks)
         cfg, files = check_raw_files(composed)
@@ -69,22 +72,23 @@ def train(composed: DictConfig) -> Run:
 
 def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:
     """Train as one of torchrun's ranks: rank 0 checks, prepares and opens the folder, and the others follow it."""
-    from recsys.distributed.ranks import any_restarted, check_shared, first_decides
+    from recsys.distributed.ranks import check_shared, first_decides, most_restarts
     from recsys.training.run_dir import RunFolder
 
     def begin_on_rank_0() -> tuple[Path, Prepared, bool]:
         """Return what the other ranks need; each of them reads the checkpoint's state itself."""
         cfg, files = check_raw_files(composed)
         cfg = cfg.changed({"trainer.devices": ranks.local_world_size})
-        folder, prepared = begin(cfg, files, ranks.world_size, restarted)
+        folder, prepared = begin(cfg, files, ranks.world_size, restarts)
         return folder.path, prepared, folder.resumed
 
     t = composed.trainer
     with process_group(device_of(t.accelerator), t.threads, ranks, t.timeout_minutes):
-        restarted = any_restarted(ranks)
+        restarts = most_restarts(ranks)
         path, prepared, resumed = first_decides(ranks, begin_on_rank_0)
         check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
-        fit(RunConfig.of(load_config(path / "config.yaml", ours=True)), RunFolder(path, resumed), prepared, ranks)
+        folder = RunFolder(path, resumed, restarts=restarts)
+        fit(RunConfig.of(load_config(path / "config.yaml", ours=True)), folder, prepared, ranks)
     return Run(path)
 
 
@@ -101,16 +105,14 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
         fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
 
 
-def begin(
-    cfg: RunConfig, files: SplitFiles | None, world_size: int, restarted: bool = False
-) -> tuple[RunFolder, Prepared]:
+def begin(cfg: RunConfig, files: SplitFiles | None, world_size: int, restarts: int = 0) -> tuple[RunFolder, Prepared]:
     """Check the config, prepare the data and open the run's folder. One process calls this before training begins.
 
     Args:
         cfg: the config that `check_raw_files` returned.
         files: the raw files that it returned; None if the data names no files.
         world_size: number of processes of the job.
-        restarted: whether torchrun has restarted this job.
+        restarts: how often torchrun has restarted this job.
     """
     check_late(cfg, world_size)
     data = cfg.data
@@ -129,7 +131,7 @@ def begin(
     from recsys.training.run_data import save as save_run_data
     from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
 
-    folder = open_run_dir(allow_restarts(cfg, restarted))
+    folder = open_run_dir(allow_restarts(cfg, restarts))
     path = folder.path
     log_to(path / "train.log")
     say(f"run folder: {path}")

@@ -74,11 +74,13 @@ class RunFolder:
 
     resumed: whether the run continues from a checkpoint
     start: that checkpoint's state, if this process has read it
+    restarts: how often torchrun has restarted the job
     """
 
     path: Path
     resumed: bool = False
     start: RunState | None = None
+    restarts: int = 0
 
 
 def open_run_dir(cfg: RunConfig) -> RunFolder:
@@ -158,7 +160,7 @@ def write_config(file: Path, cfg: RunConfig) -> None:
         OmegaConf.save(OmegaConf.create(values), building)
 
 
-def allow_restarts(cfg: RunConfig, restarted: bool) -> RunConfig:
+def allow_restarts(cfg: RunConfig, restarts: int) -> RunConfig:
     """Return the config, with resume=auto if torchrun has restarted this job.
 
     Raises UserError if restarts are allowed but run_dir is not set.
@@ -166,7 +168,7 @@ def allow_restarts(cfg: RunConfig, restarted: bool) -> RunConfig:
     if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
         why = "so that a restarted job can find and resume its run"
         raise UserError(f"torchrun --max_restarts needs run_dir=DIR, {why}")
-    return cfg.changed({"resume": AUTO}) if restarted and cfg.resume is None else cfg
+    return cfg.changed({"resume": AUTO}) if restarts and cfg.resume is None else cfg
 
 
 def write_manifest(path: Path) -> None:
