@@ -119,6 +119,7 @@ def status(
 
     from recsys.config.compose import (
         COMMANDS,
+        QUIET,
         check_hydra,
         conf_dir,
         file_overrides,
@@ -167,8 +168,12 @@ def status(
     if command == "train" and (sweep_key := next((a for a in given if re.match(r"sweep[=.]", a)), None)):
         return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
     folder, name = (conf_dir(), command) if file is None else (file.resolve().parent, file.stem)
-    quiet = [] if file is None else file_overrides(file)  # first: argparse takes them in one row
-    given = [*quiet, *free_keys(given, command)]
+    quiet = [] if file is None else file_overrides(file)  # argparse takes them in one row with the others
+    first = 0
+    if any(a.startswith(("--config-name", "-cn")) for a in given):  # the config.yaml of a run
+        quiet, first = QUIET, next((i for i, a in enumerate(given) if re.match(r"[\w.+~]+=", a)), len(given))
+    given = free_keys(given, command)
+    given[first:first] = quiet
     sys.argv = [f"recsys.{command}", *given]  # hydra.main reads nothing else
     try:
         with explained(given, command):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from recsys.base.console import quiet
-from recsys.base.cores import STORE, most_threads, threads_of
+from recsys.base.cores import STORE, threads_taken
 from recsys.base.errors import UserError
 from recsys.base.memory import keep_freed_memory
 
@@ -74,7 +74,7 @@ def process_group(
         gpus, processes = torch.cuda.device_count(), ranks.local_world_size
         why = f"this host has only {gpus} GPUs; start at most {gpus} processes on it"
         raise UserError(f"trainer.devices={processes}: {why}")
-    torch.set_num_threads(threads_of(ranks.local_world_size) if threads is None else most_threads(threads))
+    torch.set_num_threads(threads_taken(threads, ranks.local_world_size))
     if accelerator == "gpu":
         torch.cuda.set_device(ranks.local_rank)
     backend = "cpu:gloo,cuda:nccl" if accelerator == "gpu" else "gloo"

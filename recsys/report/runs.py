@@ -17,7 +17,7 @@ from typing import Any
 from recsys.base.errors import UserError
 from recsys.base.secrets import mask_overrides, mask_text, masked
 from recsys.evaluation import metrics_table
-from recsys.files import manifest
+from recsys.files import manifest, starts
 from recsys.files.atomic import finite
 from recsys.files.json_text import read_json
 from recsys.files.run_files import RESULTS, config_text
@@ -174,6 +174,8 @@ def _run(path: Path, name: str) -> ReportedRun:
     manifest.check(path, [name for name in (*RESULTS, *labels) if (path / name).exists()])
     if (shown := masked(config)) != config:  # a run of an earlier version
         config, text = shown, OmegaConf.to_yaml(OmegaConf.create(shown))
+    if (made := starts.line(path)) is not None:
+        text = f"# made by {made}\n{text}"
     metrics = _json(path / "metrics.json")
     test = (metrics or {}).get("test") or {}
     for part in ("test", "validation", "train"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,10 @@ from omegaconf import DictConfig
 
 from recsys.base import interrupts
 from recsys.base.console import log_to, say
-from recsys.base.cores import allowed_cores
+from recsys.base.cores import allowed_cores, threads_taken
 from recsys.config.compose import load_config
 from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
-from recsys.files import manifest
+from recsys.files import manifest, starts
 from recsys.job.check import check_late
 from recsys.job.check_early import check_early, check_vector_widths, learns_all_rows
 from recsys.job.resumed import check_start, names_a_run, run_to_resume, run_to_start_from
@@ -67,6 +68,7 @@ def train(composed: DictConfig) -> Run:
                 fit(cfg, folder, prepared, alone)
         return Run(folder.path)
     finally:
+        starts.end(sys.exception())
         run_lock.release()
 
 
@@ -151,9 +153,25 @@ def begin(cfg: RunConfig, files: SplitFiles | None, world_size: int, restarts: i
         Fitted.copy(prepared.folder, path)
     save_run_data(path, prepared)
     write_manifest(path)
+    starts.begin(path, _facts(cfg, folder, prepared, world_size))
     rows = prepared.info["rows"]
     say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
     return folder, prepared
+
+
+def _facts(cfg: RunConfig, folder: RunFolder, prepared: Prepared, world_size: int) -> dict[str, Any]:
+    """Return what an entry of starts.json has of the training itself."""
+    return {
+        "resumed": folder.resumed,
+        "changed": folder.changed,
+        "processes": world_size,
+        "processes_of_host": cfg.trainer.devices,
+        "threads": threads_taken(cfg.trainer.threads, cfg.trainer.devices),
+        "accelerator": cfg.accelerator,
+        "precision": cfg.precision,
+        "tf32": cfg.tf32,
+        "data": prepared.info.get("contents"),
+    }
 
 
 def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]:

@@ -17,6 +17,7 @@ from recsys.data.loader.training_rows import load_factors, untrained_unknowns
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import ALONE, Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
+from recsys.files import starts
 from recsys.files.atomic import write_json
 from recsys.job.build import make, make_scheduler
 from recsys.job.check_early import monitor_of
@@ -222,7 +223,7 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
             options = {"id": file.read_text(encoding="utf-8"), "resume": "allow"}
         loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
     for logger in loggers[1:]:
-        logger.log_hyperparams(without_secrets(cfg.plain))
+        logger.log_hyperparams(without_secrets(cfg.plain) | {"made_by": starts.line(path)})
     return loggers
 
 
