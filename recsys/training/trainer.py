@@ -35,6 +35,7 @@ from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
 
 TF32_CAPABILITY = 8  # CUDA's compute capability of Ampere
+LONGEST_TAG = 64  # characters, that W&B takes
 COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several processes
 
 
@@ -215,12 +216,14 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
         return False
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in cfg.logger.items():
-        options = {}
+        options: dict[str, Any] = {}
         if name == "wandb":
             file = path / "wandb_id"  # a resumed run keeps its id, so that `wandb sync --append` continues it
             if start is None or not file.exists():
                 file.write_text(uuid.uuid4().hex[:8])
-            options = {"id": file.read_text(encoding="utf-8"), "resume": "allow"}
+            model = str(cfg.model["_target_"]).rpartition(".")[2]
+            tags = node.get("tags") or [tag[:LONGEST_TAG] for tag in (cfg.data.name, model)]
+            options = {"tags": tags, "id": file.read_text(encoding="utf-8"), "resume": "allow"}
         loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
     for logger in loggers[1:]:
         logger.log_hyperparams(without_secrets(cfg.plain) | {"made_by": starts.line(path)})
