@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.base import interrupts
-from recsys.base.console import log_to, say
+from recsys.base.console import JSON, log_to, say, write_json
 from recsys.base.cores import limit_threads
 from recsys.base.errors import UserError
+from recsys.base.metrics_page import heard
 from recsys.base.parsing import WrongKey
 from recsys.base.secrets import mask_overrides, remember
 from recsys.config.overrides import override
@@ -114,6 +115,15 @@ def status(
     file: Path | None = None,
 ) -> int:
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    before = write_json("logging=json" in given or JSON in os.environ)  # of mistakes, too; `heard` reads YAML files
+    try:
+        return _status(command, function, given, file)
+    finally:
+        write_json(before)
+
+
+def _status(command: str, function: Callable[[DictConfig], None], given: list[str], file: Path | None) -> int:
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
@@ -135,7 +145,6 @@ def status(
         say("names of files are not written in UTF-8 here; set PYTHONUTF8=1 if they have other letters than ASCII's")
     limit_threads(os.environ)
     register(command)
-    given = sys.argv[1:] if arguments is None else list(arguments)
     check_flags(given)
     if any(a in HELP for a in given):
         words, overrides = _bare_words(given), [a for a in given if "=" in a and not a.startswith("-")]
@@ -153,7 +162,7 @@ def status(
             remember(OmegaConf.to_container(cfg))
         sys.argv[1:] = mask_overrides(sys.argv[1:])
         check_hydra(HydraConfig.get())
-        with reported(command, sys.argv[1:]) as outcome:
+        with heard(cfg), reported(command, sys.argv[1:]) as outcome:
             try:
                 object_of(COMMANDS[command], cfg)  # before slow imports
             except WrongKey as e:

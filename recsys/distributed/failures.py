@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from recsys.base import interrupts
-from recsys.base.console import console, log, log_file
+from recsys.base.console import complain, console, log_file
 from recsys.base.errors import DoesNotFit, NeedsAnswer, UserError
 from recsys.base.printable import escaped, visible
 from recsys.base.secrets import mask_text
@@ -153,9 +153,7 @@ class Reported:
                 at = next((p for cause in _with_causes(error) if (p := written_at(cause)) is not None), file)
                 place = f"the disk of {at.absolute().parent}" if where == DISK and at is not None else where
                 return say_error(f"{place}: {os.strerror(number)}{advice}")
-        text = visible(mask_text(describe(error)))
-        sys.stderr.write(text)
-        log(text)
+        complain(visible(mask_text(describe(error))))
         return OURS
 
 
@@ -221,6 +219,5 @@ def say_error(message: str, status: int = USER) -> int:
     Secrets in the message are masked. It is one line, whatever its values are, unless it is a question.
     """
     message = (visible if status == NeedsAnswer.status else escaped)(mask_text(message))
-    print(f"error: {message}", file=sys.stderr)
-    log(f"error: {message}")
+    complain(f"error: {message}\n")
     return status

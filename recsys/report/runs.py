@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.base.errors import UserError
+from recsys.base.json_log import messages
 from recsys.base.secrets import mask_overrides, mask_text, masked
 from recsys.evaluation import metrics_table
 from recsys.files import manifest, starts
@@ -196,8 +197,7 @@ def _run(path: Path, name: str) -> ReportedRun:
         return run
     logged: list[str] = []
     with contextlib.suppress(OSError):
-        log = (path / "train.log").read_text(encoding="utf-8", errors="replace")
-        logged = [line for line in log.splitlines() if line.strip()]
+        logged = messages((path / "train.log").read_text(encoding="utf-8", errors="replace"))
     errors = [line for line in logged if re.search(r"\berror: ", line)]
     last = textwrap.shorten((errors or logged or [""])[-1], 300, placeholder=" ...")
     run.metrics, run.last = None, mask_text(last)

@@ -6,7 +6,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import Count, Counts, Natural
-from recsys.schema.data_schema import DataConfig, EngineConfig
+from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
 from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Local, Locals, Name, Node, Texts, field
 from recsys.schema.pipeline_schema import TableConfig
 from recsys.schema.run_schema import MOST_ROWS, LoaderConfig, OptimConfig, Rankings, ShardingConfig, TrainerConfig
@@ -102,7 +102,7 @@ class PlanConfig:
 
 
 @dataclass(config=CHECKED)
-class PreprocessConfig:
+class PreprocessConfig(HeardConfig):
     """Config of `python -m recsys.preprocess`."""
 
     data: DataConfig
@@ -203,7 +203,7 @@ class RegistryConfig:
 
 
 @dataclass(config=CHECKED)
-class FollowCommandConfig:
+class FollowCommandConfig(HeardConfig):
     """Config of `python -m recsys.follow FILE`, `status FILE` and `demo`."""
 
     action: Literal["run", "status", "demo"] = "run"

@@ -358,3 +358,16 @@ class EngineConfig:
         "or local[*]",
     )
     options: dict[str, Any] = field(dict, "Spark options, such as spark.executor.memory: 16g")
+
+
+@dataclass(config=CHECKED, kw_only=True)
+class HeardConfig:
+    """What machines get of a command that takes long."""
+
+    logging: Literal["text", "json"] = field(
+        "text", "json: messages, progress and metrics as lines of JSON, in train.log, too"
+    )
+    metrics_port: int | None = field(
+        None, "serve the last metrics and the progress to Prometheus; of rank 0; null: do not", ge=1, le=65535
+    )
+    metrics_host: Name = field("127.0.0.1", "address of this machine to listen on")

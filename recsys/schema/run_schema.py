@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
-from recsys.schema.data_schema import DataConfig, EngineConfig
+from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
 from recsys.schema.fields import CHECKED, Local, Node, Nodes, field
 
 MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
@@ -298,7 +298,7 @@ class SweepConfig:
 
 
 @dataclass(config=CHECKED, kw_only=True)
-class TrainConfig:
+class TrainConfig(HeardConfig):
     """Config of `python -m recsys.train`."""
 
     data: DataConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from recsys.base import interrupts
+from recsys.base import interrupts, metrics_page
 from recsys.base.console import log_to, say
 from recsys.base.cores import allowed_cores, threads_taken
 from recsys.config.compose import load_config
@@ -62,6 +62,7 @@ def train(composed: DictConfig) -> Run:
             job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
             minutes = cfg.trainer.timeout_minutes
             patience = {"patience_seconds": int(60 * minutes)} if cfg.trainer.save_on_interrupt else {}
+            metrics_page.close()
             spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)  # calls it in each process
         else:
             with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
@@ -103,7 +104,8 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
     log_to(path / "train.log")
     cfg = RunConfig.of(load_config(path / "config.yaml", ours=True))
     started = started_by_torchrun()
-    with process_group(cfg.accelerator, cfg.trainer.threads, started, cfg.trainer.timeout_minutes) as ranks:
+    group = process_group(cfg.accelerator, cfg.trainer.threads, started, cfg.trainer.timeout_minutes)
+    with metrics_page.heard(cfg), group as ranks:
         fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
 
 

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger
 
-from recsys.base.console import say, say_once
+from recsys.base.console import is_heard, say, say_once
 from recsys.config.compose import without_secrets
 from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
@@ -25,7 +25,7 @@ from recsys.job.run_config import RunConfig, seconds_of
 from recsys.labels import kept_negatives
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.strategy import ShardedStrategy
-from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
+from recsys.training.callbacks import EvaluationBar, EventLogger, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.loss_scale import Float16
 from recsys.training.module import RecsysModule
@@ -225,6 +225,8 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
             tags = node.get("tags") or [tag[:LONGEST_TAG] for tag in (cfg.data.name, model)]
             options = {"tags": tags, "id": file.read_text(encoding="utf-8"), "resume": "allow"}
         loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
+    if is_heard():
+        loggers.append(EventLogger())
     for logger in loggers[1:]:
         logger.log_hyperparams(without_secrets(cfg.plain) | {"made_by": starts.line(path)})
     return loggers
