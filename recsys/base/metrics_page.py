@@ -12,17 +12,17 @@ from recsys.base import console
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 
-_open: list[Page] = []
+_open: list[MetricsPage] = []
 
 
-class Page:
+class MetricsPage:
     """The page, with the last values of the events of `console.emit`."""
 
     def __init__(self, port: int, host: str) -> None:
         check_extra("serve", f"metrics_port={port}", "prometheus_client")
         from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-        self._to: Any = {"registry": CollectorRegistry()}
+        self._to: dict[str, Any] = {"registry": CollectorRegistry()}
         self._gauge, self._gauges = Gauge, dict[str, Any]()
         self._events = Counter("recsys_events", "Lines of the log", ("event", "level"), **self._to)
         self._progress = {
@@ -67,7 +67,7 @@ def heard(cfg: object) -> Iterator[None]:
     before = console.write_json() if getattr(cfg, "logging", None) == "json" else None
     try:
         if port is not None:
-            _open.append(Page(port, getattr(cfg, "metrics_host", "127.0.0.1")))
+            _open.append(MetricsPage(port, getattr(cfg, "metrics_host", "127.0.0.1")))
         yield
     finally:
         if port is not None:

@@ -109,7 +109,7 @@ def test_a_page_needs_a_port_and_a_package(monkeypatch: pytest.MonkeyPatch) -> N
         assert page(port)["recsys_validation_ndcg_10"] == 0.5
         assert page(port)["recsys_step"] == 3
         with pytest.raises(UserError, match=rf"^metrics_port={port}: cannot listen on 127\.0\.0\.1 \("):
-            metrics_page.Page(port, "127.0.0.1")
+            metrics_page.MetricsPage(port, "127.0.0.1")
     monkeypatch.setenv("RANK", "1")
     with metrics_page.heard(SimpleNamespace(metrics_port=port)), pytest.raises(OSError, match="refused"):
         page(port)  # rank 0 has it

@@ -92,6 +92,8 @@ UNSEEN = (  # or begins with: what `data` reads has its own checks, and a model'
         "debug.",
         "sweep.",
         "logger",
+        "logging",
+        "metrics_",
         "seed",
         "run_dir",
         "resume",
