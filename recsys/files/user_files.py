@@ -17,7 +17,7 @@ END = 1 << 16  # bytes of both ends of a file that are compared before all of it
 SCHEME = re.compile(r"([A-Za-z][\w+.-]*):[/\\]")  # s3:/bucket is what is left of s3://bucket in a path
 
 
-def on_file_system(name: str) -> str:
+def on_file_system(name: str, hint: str = "mount the store, or copy from or to it") -> str:
     """Return a name of a file or folder that the operating system must be able to open.
 
     Raises ValueError for a URL, of which a path would be a local folder `s3:`, and for a path of Windows.
@@ -29,7 +29,7 @@ def on_file_system(name: str) -> str:
         raise ValueError(f"is a URL; write the path itself: {re.sub('^/*', '/', name[5:])}")
     if found is not None and len(found[1]) == 1:
         raise ValueError("is a path of Windows; name one of this machine")
-    raise ValueError("must be on a file system, not on an object store; mount the store, or copy from or to it")
+    raise ValueError(f"must be on a file system, not on an object store; {hint}")
 
 
 def problem_of(path: str | Path, *, opens: bool = True) -> str | None:

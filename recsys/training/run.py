@@ -18,7 +18,7 @@ from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
 from recsys.files import manifest, starts
 from recsys.job.check import check_late
 from recsys.job.check_early import check_early, check_vector_widths, learns_all_rows
-from recsys.job.resumed import check_start, names_a_run, run_to_resume, run_to_start_from
+from recsys.job.resumed import AUTO, check_start, names_a_run, run_to_resume, run_to_start_from
 from recsys.job.run_config import RunConfig, device_of
 from recsys.job.unread_keys import unread_line
 
@@ -131,12 +131,22 @@ def begin(cfg: RunConfig, files: SplitFiles | None, world_size: int, restarts: i
     from recsys.data.features.label_columns import check_known
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
+    from recsys.training import mirror
     from recsys.training.run_data import prepare_to_go_on, prepare_to_resume
     from recsys.training.run_data import save as save_run_data
     from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
+    from recsys.training.run_lock import hold
 
-    folder = open_run_dir(allow_restarts(cfg, restarts))
+    cfg = allow_restarts(cfg, restarts)
+    if cfg.checkpoint.mirror is not None and cfg.resume == AUTO and cfg.run_dir is not None:
+        path = Path(cfg.run_dir)
+        path.mkdir(parents=True, exist_ok=True)
+        hold(path)
+        mirror.fetch(cfg.checkpoint.mirror, path)
+    folder = open_run_dir(cfg)
     path = folder.path
+    if cfg.checkpoint.mirror is not None:
+        mirror.check(cfg.checkpoint.mirror, path, folder.resumed)
     log_to(path / "train.log")
     say(f"run folder: {path}")
     if cfg.trainer.threads is None and (cores := allowed_cores()).why:
@@ -204,15 +214,17 @@ def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> 
     Args:
         folder: the run's folder, and the state to go on from.
     """
+    from recsys.training.mirror import mirrored
     from recsys.training.results import write_results
 
-    if cfg.kind.fitted_at_once:
-        from recsys.training.fit_at_once import fit_at_once
+    with mirrored(cfg.checkpoint.mirror if ranks.rank == 0 else None, folder.path):
+        if cfg.kind.fitted_at_once:
+            from recsys.training.fit_at_once import fit_at_once
 
-        results = fit_at_once(cfg, folder.path, prepared)
-    else:
-        from recsys.training.train_steps import train_steps
+            results = fit_at_once(cfg, folder.path, prepared)
+        else:
+            from recsys.training.train_steps import train_steps
 
-        results = train_steps(cfg, folder, prepared, ranks)
-    if ranks.rank == 0:
-        write_results(cfg, folder.path, prepared, results)
+            results = train_steps(cfg, folder, prepared, ranks)
+        if ranks.rank == 0:
+            write_results(cfg, folder.path, prepared, results)

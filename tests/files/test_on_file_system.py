@@ -13,7 +13,7 @@ from recsys.base.parsing import names_of, parse, without_none
 from recsys.config.compose import COMMANDS, compose
 from recsys.files.user_files import on_file_system
 from recsys.follow.follow_settings import FollowConfig
-from recsys.schema.fields import Local
+from recsys.schema.fields import Local, LocalRun
 from recsys.store.stores import open_store
 
 REFUSED = {  # value -> the end of the message
@@ -30,7 +30,7 @@ REFUSED = {  # value -> the end of the message
 }
 # Keys whose meaning speaks of files or folders: those of inputs may be on an object store, the others are no path.
 OTHERS = re.compile(
-    r".*\.data\..*|(predict|pipeline)\.input|export\.rows|new\.files|.*\.checkpoint|.*\.(file|columns|separator)"
+    r".*\.data\..*|train\.checkpoint\.mirror|(predict|pipeline)\.input|export\.rows|new\.files|.*\.checkpoint|.*\.(file|columns|separator)"
     r"|serve\.(canary|loader)|export\.python_path|new\.create\.data|train\.model"
 )
 
@@ -49,7 +49,7 @@ def keys(schema: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def is_local(hint: Any) -> bool:
-    return hint == Local or any(is_local(part) for part in get_args(hint) if part is not None)
+    return hint in (Local, LocalRun) or any(is_local(part) for part in get_args(hint) if part is not None)
 
 
 FOUND = [(key, hint, why) for command, schema in COMMANDS.items() for key, hint, why in keys(schema, command)]

@@ -88,6 +88,7 @@ UNSEEN = (  # or begins with: what `data` reads has its own checks, and a model'
     *(
         "checkpoint.monitor",
         "checkpoint.mode",
+        "checkpoint.mirror",
         "engine.",
         "debug.",
         "sweep.",
