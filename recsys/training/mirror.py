@@ -9,7 +9,7 @@ resume=auto fetches the copy where the run's folder has no checkpoint that is as
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,9 @@ class Mirror:
         for name in gone:
             if self._fs.exists(f"{self._root}/{name}"):
                 self._fs.rm_file(f"{self._root}/{name}")
+        for folder in {name.rpartition("/")[0] for name in gone} - {""}:
+            with suppress(Exception):  # it has other files, or the store knows no folders
+                self._fs.rmdir(f"{self._root}/{folder}")
 
     def fetch(self) -> None:
         """Copy the files of the copy to the run's folder, config.yaml last."""
@@ -108,7 +111,7 @@ def mirrored(url: str | None, run: Path) -> Iterator[None]:
     def watch() -> None:
         seen: Any = None
         while not ended.wait(LOOK_SECONDS):
-            if (found := checkpoints_of(run)) != seen and _copied(mirror, url):
+            if (found := checkpoints_of(run)) != seen and _copied(mirror, url, but=FileNotFoundError):
                 seen = found
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -121,11 +124,14 @@ def mirrored(url: str | None, run: Path) -> Iterator[None]:
         _copied(mirror, url)
 
 
-def _copied(mirror: Mirror, url: str) -> bool:
-    """Copy what has changed, and return whether that was possible. What the store refuses is tried again later."""
+def _copied(mirror: Mirror, url: str, but: type[Exception] | tuple[()] = ()) -> bool:
+    """Copy what has changed, and return whether that was possible. What the store refuses is tried again later.
+
+    but: the error of a checkpoint that is replaced meanwhile, of which nothing is said
+    """
     try:
         mirror.copy()
-    except FileNotFoundError:  # a checkpoint was replaced meanwhile
+    except but:
         return False
     except Exception as e:
         say(f"{KEY}={url}: cannot be written: {one_line(e)}; the run's folder is complete")

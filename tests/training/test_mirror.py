@@ -87,7 +87,7 @@ def test_copies_follow_what_changes_and_end_with_an_error(tmp_path: Path, memory
     (tmp_path / "n/checkpoints/step-00000004").rename(tmp_path / "a/checkpoints/step-00000004")
     Mirror(URL, tmp_path / "a").copy()
     assert Mirror(URL, tmp_path / "a").newest == "00000004"
-    assert not memory.exists("/bucket/run/checkpoints/best-00000003/state.pt")
+    assert not memory.exists("/bucket/run/checkpoints/best-00000003")
 
 
 def test_a_torn_copy_and_names_outside_are_refused(tmp_path: Path, memory: Any) -> None:
