@@ -134,8 +134,7 @@ def emit(event: str, level: str = "info", *, always: bool = False, **fields: Any
     run = {"run": _log.parent.name} if _log is not None and _log.name == "train.log" else {}
     line = json_log.line(level, event, **run, rank=int(os.environ.get("RANK", 0)), **fields)
     if always or not console.quiet:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+        print(line, file=sys.stderr, flush=True)  # which may be closed
     _keep(line)
 
 
@@ -157,7 +156,7 @@ def complain(text: str) -> None:
     """Print an error to standard error, also on ranks that print no messages, and write it to the log."""
     emit("error", "error", always=True, message=mask_text(text).strip())
     if not _json:
-        sys.stderr.write(text)
+        print(text, end="", file=sys.stderr)
         log(text.removesuffix("\n"))
 
 

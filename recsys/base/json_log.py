@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import time
 import traceback
@@ -23,14 +24,9 @@ def log(level: str, event: str, **fields: Any) -> None:
 
 def line(level: str, event: str, **fields: Any) -> str:
     """Return an event as one line of JSON: of a server, of training, preparing and following with logging=json."""
-    content = {"time": round(time.time(), 6), "level": level, "event": event, **fields}
-    try:
-        import orjson  # of the extra `serve`
-
-        text = orjson.dumps(content, default=str).decode()
-    except (ImportError, TypeError):  # the name of a file is not UTF-8
-        text = json.dumps(content, default=str)
-    return visible_json(text)
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
+    content = {"time": round(time.time(), 6), "level": level, "event": event, **finite}
+    return visible_json(json.dumps(content, default=str, ensure_ascii=False, separators=(",", ":")))
 
 
 def messages(log: str) -> list[str]:

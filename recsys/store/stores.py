@@ -297,9 +297,10 @@ def open_store(url: str, *, write: bool = False) -> FeatureStore:
     scheme = url.partition(":")[0]
     if scheme == "sqlite" and url.startswith("sqlite:///"):
         try:
-            return SQLiteStore(Path(on_file_system(url.removeprefix("sqlite:///"))), write=write)
+            path = on_file_system(url.removeprefix("sqlite:///"))
         except ValueError as e:
             raise UserError(f"store={url}: {e}") from None
+        return SQLiteStore(Path(path), write=write)
     if scheme in ("redis", "rediss"):
         return RedisStore(url)
     raise UserError(f"store={masked(url)}: must be sqlite:///PATH or redis://HOST:PORT/DB")

@@ -323,7 +323,7 @@ class EventLogger(Logger):
         return ""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        found: dict[str, Any] = {n: float(x) if math.isfinite(x) else None for n, x in metrics.items()}
+        found: dict[str, Any] = {name: float(value) for name, value in metrics.items()}
         emit("metrics", step=step, **found)
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:

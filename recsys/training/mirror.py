@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
@@ -109,7 +108,7 @@ def mirrored(url: str | None, run: Path) -> Iterator[None]:
     mirror, ended = Mirror(url, run), threading.Event()
 
     def watch() -> None:
-        seen: Any = None
+        seen: list[Path] | None = None
         while not ended.wait(LOOK_SECONDS):
             if (found := checkpoints_of(run)) != seen and _copied(mirror, url, but=FileNotFoundError):
                 seen = found

@@ -48,6 +48,7 @@ def test_a_training_in_json_and_on_a_page(commands: Commands, monkeypatch: pytes
             pages.append(page(port))
 
     monkeypatch.setattr(console, "listeners", [look])
+    monkeypatch.setattr(console, "_unlogged", [])  # messages of other tests
     args = ["run_dir=runs/a", "trainer.log_every_n_steps=2", "logging=json", f"metrics_port={port}"]
     status, said = commands.said("train", *MINE, *args)
     assert status == 0 and console.listeners == [look]
