@@ -43,6 +43,7 @@ def train(overrides: Sequence[str] = (), rows: object = None) -> TrainedRun:
     Raises:
         UserError: the config or the data has a mistake, or the frame leaves a question open.
     """
+    from recsys.base.metrics_page import heard
     from recsys.job.resumed import composed_config
     from recsys.training.run import train
 
@@ -50,7 +51,8 @@ def train(overrides: Sequence[str] = (), rows: object = None) -> TrainedRun:
     if rows is not None:
         overrides = _frame_overrides(rows, overrides)
     cfg = _composed("train", overrides)
-    return TrainedRun(train(composed_config(cfg, overrides)).path)
+    with heard(cfg):
+        return TrainedRun(train(composed_config(cfg, overrides)).path)
 
 
 def new(

@@ -23,6 +23,7 @@ from omegaconf import MISSING
 from recsys.base.console import bar, results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
+from recsys.files import starts
 from recsys.files.atomic import whole_file, whole_folder, write_json
 from recsys.files.outputs import check_output
 from recsys.files.run_files import run_folder
@@ -93,13 +94,12 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     from recsys.data.features import Fitted
     from recsys.evaluation import calibration
     from recsys.features import FeatureSpec
-    from recsys.files.run_files import CONFIG, DATA
+    from recsys.files.run_files import CONFIG, DATA, STARTS
     from recsys.job.kinds import meta_task
     from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.planner import (
         describe,
         make_planner,
-        optimizer_counted,
         quiet_torchrec,
         topology,
         use_dense_kernels,
@@ -113,7 +113,7 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     task = meta_task(cfg, features)
     # more memory than any table needs, because the plan is not for this machine
     any_cluster = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)
-    with quiet_torchrec(), optimizer_counted(task, sparse):
+    with quiet_torchrec():
         batch_size = max(cfg.trainer.batch_size // devices, 1)
         planner, sharders = make_planner(task, sharding, sparse, topology(any_cluster), batch_size)
         try:
@@ -129,8 +129,9 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
         Fitted.copy(run, building)
         write_json(building / "plan.json", {"world_size": devices, "tables": entries})
         write_config(building / CONFIG, cfg.changed({"run_dir": str(output), "trainer.devices": devices}))
-        if (run / DATA).exists():
-            shutil.copy(run / DATA, building)
+        for name in (DATA, STARTS):
+            if (run / name).exists():
+                shutil.copy(run / name, building)
         labels = calibration.load(run, features.labels, stored.path)  # none of another checkpoint
         if any(label.is_calibrated for label in labels):
             calibration.save(building, labels, stored.path)
@@ -243,6 +244,8 @@ def _command(cfg: CheckpointToolConfig) -> None:
     stored = StoredCheckpoint(choose_checkpoint(run, cfg.checkpoint))
     if cfg.action == "inspect":
         _show(inspect(stored))
+        if (made := starts.line(run)) is not None:
+            say(f"made by {made}")
         return
     check_files(stored.path)
     if cfg.output is None:

@@ -73,7 +73,10 @@ def workspace(project: str, entity: str, name: str, columns: list[str], metric: 
         sections=[ws.Section(name=n, panels=panels, is_open=True) for n, panels in sections.items()],
         runset_settings=ws.RunsetSettings(
             order=[ws.Ordering(ws.Summary(metric), ascending=False)],
-            pinned_columns=[f"summary:{metric}", *("config:" + c.replace(".", ".value.", 1) for c in columns)],
+            pinned_columns=[
+                *(f"summary:{metric}", "run:group", "run:jobType", "run:tags"),
+                *("config:" + c.replace(".", ".value.", 1) for c in columns),
+            ],
         ),
     )
 

@@ -148,13 +148,15 @@ def _plan(
     from recsys.sharding.estimate.report import report
     from recsys.sharding.infeasible import infeasible
     from recsys.sharding.optimizers import sparse_optimizer
-    from recsys.sharding.planner import make_planner, optimizer_counted, quiet_torchrec, topology
+    from recsys.sharding.planner import make_planner, quiet_torchrec, topology
+    from recsys.sharding.table_memory import usable_memory
+    from recsys.training.pipelines import PREFETCH
 
     sharding, sparse = run.sharding, sparse_optimizer(run.optim.sparse)
     task = meta_task(run, features)
     machines = topology(cluster)
     batch_size = run.trainer.batch_size // machines.world_size
-    with quiet_torchrec(), optimizer_counted(task, sparse):
+    with quiet_torchrec():
         ids: dict[str, list[float]] = {}  # by table, the expected number of ids per row of each of its features
         if prepared is None:  # features.json has no lengths of bags: the number is taken to be 1
             lengths, parts = _lengths(run), list[Any](task.modules())
@@ -165,17 +167,19 @@ def _plan(
         if prepared is not None and run.sharding.cache_hit_rate is not None:
             folder = prepared if prepared.is_dir() else prepared.parent
             hot = load_factors(folder, run.sharding.cache_hit_rate)
-        planner, sharders = make_planner(task, sharding, sparse, machines, batch_size, ids, seconds, hot)
+        accumulate, prefetch = run.trainer.accumulate, run.trainer.pipeline == PREFETCH
+        given = (sharding, sparse, machines, batch_size, ids, seconds, hot, accumulate, prefetch)
+        planner, sharders = make_planner(task, *given)
         try:
             planner.plan(task, sharders)
         except PlannerError:
             return infeasible(planner, sharders, task, machines, sparse)
-    # private: the planner returns neither the best of its plans when it runs out of time nor the memory it may use
-    usable = planner._storage_reservation.last_reserved_topology
-    result = report(planner._best_plan or [], machines, sparse, sharding.comms, batch_size, cluster.name, usable)  # type: ignore[union-attr]
-    if not sparse.is_fused(torch.device(machines.compute_device)):
+    # private: the planner does not return the best of its plans when it runs out of time
+    best = planner._best_plan or []
+    result = report(best, machines, sparse, sharding.comms, batch_size, cluster, usable_memory(planner))
+    if not sparse.is_fused(torch.device(machines.compute_device), run.trainer.accumulate):
         for t in result.tables:
-            t.kernel = "dense"  # as in training, because FBGEMM's CPU kernels lack this optimizer
+            t.kernel = "dense"  # as in training
     return result
 
 
@@ -189,7 +193,9 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
     from recsys.sharding.estimate.report import PlanReport
 
     any_type: dict[str, Any] = {"sharding.types": []}
+    one_batch: dict[str, Any] = {"trainer.accumulate": 1}  # without gradients of whole tables
     changes = [
+        *([(one_batch, 1)] if run.trainer.accumulate > 1 else []),
         ({"sharding.types": ["row_wise"]}, 1),
         (any_type, 1),
         (any_type | {"sharding.kernels": ["fused", "fused_uvm_caching"]}, 1),
@@ -201,7 +207,7 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
         if run.trainer.batch_size % (larger.nodes * larger.devices):
             continue
         if isinstance(_plan(run.changed(change), larger, features, prepared, TRY_SECONDS), PlanReport):
-            words = [f"{key}=[{','.join(values)}]" for key, values in change.items()]
+            words = [f"{k}=[{','.join(v)}]" if isinstance(v, list) else f"{k}={v}" for k, v in change.items()]
             return f"; this fits: {' '.join(words or [f'cluster.nodes={larger.nodes}'])}"
     return ""
 

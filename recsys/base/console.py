@@ -1,14 +1,15 @@
-"""Messages, results and progress bars.
+"""Messages, results and progress bars, for people or, with logging=json, as JSON lines for machines.
 
 On a terminal a bar is live and shows rows/s and the remaining time. In a notebook it updates one line in place.
 Elsewhere it prints a line every 10 seconds.
 """
 
+import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +20,13 @@ from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextCol
 from rich.segment import Segment
 from rich.text import Text
 
+from recsys.base import json_log
 from recsys.base.append import append
 from recsys.base.printable import visible
 from recsys.base.secrets import mask_text
 
 KERNEL = "RECSYS_IN_KERNEL"  # environment variable of the ranks that a notebook's kernel starts
+JSON = "RECSYS_LOGGING_JSON"  # environment variable of the ranks of a job that writes JSON lines
 
 
 def _in_kernel() -> bool:
@@ -33,7 +36,7 @@ def _in_kernel() -> bool:
 
 def environment() -> dict[str, str]:
     """Return the environment in which ranks print where this process prints."""
-    return {KERNEL: "1"} if _in_kernel() else {}
+    return ({KERNEL: "1"} if _in_kernel() else {}) | ({JSON: "1"} if _json else {})
 
 
 def _in_notebook() -> bool:
@@ -68,15 +71,19 @@ for _stream in (sys.stdout, sys.stderr):  # a terminal of ASCII shows other lett
         _stream.reconfigure(errors="backslashreplace")
 console = _console(stderr=True)  # messages
 results = _console(stderr=False)
+STAMP = "%Y-%m-%d %H:%M:%S"  # before each line of a log of text
 LOG_EVERY_SECONDS = 10.0
 UPDATE_EVERY_SECONDS = 0.5  # of the line of a bar in a notebook
 _open_line = 0  # letters of the line that a bar updates in place
 _bars_in_place = 0  # bars that are not closed
+_json = False
+_library = json_log.LibraryLog()  # writes the warnings of libraries
 _quiet = False
 _hidden = False
 _log: Path | None = None
 _log_fails = False
 _unlogged: list[str] = []  # messages from before the log file was known
+listeners: list[Callable[[str, str, dict[str, Any]], None]] = []  # that get the event, level and fields of `emit`
 
 
 def quiet(value: bool = True) -> None:
@@ -99,15 +106,58 @@ def hidden() -> Iterator[None]:
         console.quiet, results.quiet = _hidden or _quiet, _hidden
 
 
+def write_json(on: bool = True) -> bool:
+    """Let messages be JSON lines, or text again, and return what they were."""
+    global _json
+    before, _json = _json, on
+    change = logging.getLogger().addHandler if on else logging.getLogger().removeHandler
+    change(_library)
+    return before
+
+
+def is_heard() -> bool:
+    """Return whether machines get events: JSON lines, or a page of metrics."""
+    return _json or bool(listeners)
+
+
+def emit(event: str, level: str = "info", *, always: bool = False, **fields: Any) -> None:
+    """Tell listeners of an event and, with logging=json, write it as a line to standard error and to the run's log.
+
+    always: also on ranks that print no messages, as their errors
+    """
+    if _quiet and not always:
+        return
+    for listener in listeners:
+        listener(event, level, fields)
+    if not _json:
+        return
+    run = {"run": _log.parent.name} if _log is not None and _log.name == "train.log" else {}
+    line = json_log.line(level, event, **run, rank=int(os.environ.get("RANK", 0)), **fields)
+    if always or not console.quiet:
+        print(line, file=sys.stderr, flush=True)  # which may be closed
+    _keep(line)
+
+
 def say(message: str) -> None:
     """Print one line to standard error and write it to the run's log, with secrets masked."""
     global _open_line
     message = visible(mask_text(message))
+    emit("message", message=message)
+    if _json:
+        return
     if _open_line and not console.quiet:  # remove the line that a bar updates in place; the bar writes it again
         console.file.write(f"\r{'':<{_open_line}}\r")
     _open_line = 0
     console.print(message, markup=False)
     log(message)
+
+
+def complain(text: str) -> None:
+    """Print an error to standard error, also on ranks that print no messages, and write it to the log."""
+    emit("error", "error", always=True, message=mask_text(text).strip())
+    if not _json:
+        print(text, end="", file=sys.stderr)
+        log(text.removesuffix("\n"))
 
 
 def _count_bars(more: int) -> None:
@@ -146,7 +196,11 @@ def log_file() -> Path | None:
 
 def log(message: str) -> None:
     """Write one line to the run's log, but not to standard error."""
-    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible(mask_text(message))}"
+    message = visible(mask_text(message))
+    _keep(json_log.line("info", "message", message=message) if _json else f"{time.strftime(STAMP)} {message}")
+
+
+def _keep(line: str) -> None:
     if _log is None:
         _unlogged.append(line)
         del _unlogged[:-200]
@@ -186,20 +240,23 @@ class Bar:
         done: number of rows that are done already.
 
     note: text after the bar, such as the loss
+    passes: number of times that the rows are counted, once in each pass over them
+    facts: the same for machines
     """
 
     def __init__(self, title: str, total: float | None, unit: str, done: float = 0) -> None:
         self.title, self.total, self.unit, self.done = title, total, unit, done
-        self.note = ""
+        self.note, self.passes = "", 1
+        self.facts: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._start = self._reported_at = self._shown_at = time.monotonic()
         self._first = done
-        self._in_place = _in_notebook()
+        self._in_place = _in_notebook() and not _json
         if self._in_place:
             _count_bars(1)
         self._closed = False
         self._live: Progress | None = None
-        if console.is_terminal and not _quiet:
+        if console.is_terminal and not _quiet and not _json:
             self._live = Progress(
                 TextColumn("{task.description:<11}"),
                 BarColumn(),
@@ -224,19 +281,34 @@ class Bar:
             if time.monotonic() - self._reported_at > LOG_EVERY_SECONDS:
                 self._report()
 
+    def _rate(self) -> float:
+        seconds = time.monotonic() - self._start
+        return (self.done - self._first) / seconds if seconds > 0 else 0.0
+
     def _line(self) -> str:
         """Return the state of the bar in words."""
-        seconds = time.monotonic() - self._start
-        rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
+        rate = self._rate()
         eta = (
             f", {max(self.total - self.done, 0) / rate:,.0f} s left" if self.total and rate and not self._closed else ""
         )
         share = f" ({self.done / self.total:.0%})" if self.total else ""
         note = f"  {self.note}" if self.note else ""
-        return f"{self.title}: {self.done:,.0f} {self.unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
+        unit = self.unit if self.passes <= 1 else f"{self.unit} in {self.passes} passes"
+        return (
+            f"{self.title}: {self.done / max(self.passes, 1):,.0f} {unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
+        )
 
     def _report(self) -> None:
         self._reported_at = time.monotonic()
+        state: dict[str, Any] = {
+            "done": self.done / self.passes,
+            "total": self.total and self.total / self.passes,
+            "unit": self.unit,
+            "rate": round(self._rate(), 3),
+        }
+        emit("progress", of=self.title, **state, **self.facts)
+        if _json:
+            return
         if self._live is None and not self._in_place:
             say(self._line())
         else:
@@ -266,3 +338,7 @@ def bar(title: str, total: float | None = None, unit: str = "rows") -> Iterator[
         yield shown
     finally:
         shown.close()
+
+
+if JSON in os.environ:
+    write_json()

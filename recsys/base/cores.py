@@ -55,6 +55,11 @@ def threads_of(processes: int = 1, env: Mapping[str, str] = os.environ, *, root:
     return most_threads(min(share, int(given)) if given.isdecimal() and int(given) else share, env)
 
 
+def threads_taken(given: int | None, processes: int) -> int:
+    """Return the threads of PyTorch in each process of a training. given: trainer.threads"""
+    return threads_of(processes) if given is None else most_threads(given)
+
+
 def reading_threads() -> int:
     """Return the threads that read files, which wait for the disk half of the time."""
     return max(2, threads_of() // 2)

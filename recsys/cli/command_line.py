@@ -15,14 +15,15 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.base import interrupts
-from recsys.base.console import log_to, say
+from recsys.base.console import JSON, log_to, say, write_json
 from recsys.base.cores import limit_threads
 from recsys.base.errors import UserError
+from recsys.base.metrics_page import heard
 from recsys.base.parsing import WrongKey
 from recsys.base.secrets import mask_overrides, remember
 from recsys.config.overrides import override
 from recsys.distributed import failures
-from recsys.distributed.failures import exit_process, say_error
+from recsys.distributed.failures import exit_process, say_error, say_interrupted, say_mistake
 from recsys.distributed.ranks import silence
 
 C = TypeVar("C")
@@ -50,7 +51,7 @@ def run(
     try:
         code = status(command, function, arguments, file=file)
     except interrupts.Interrupted as e:
-        code = say_error(interrupts.message(), status=e.status)
+        code = say_interrupted(e)
     exit_process(code)
 
 
@@ -114,11 +115,21 @@ def status(
     file: Path | None = None,
 ) -> int:
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    before = write_json("logging=json" in given or JSON in os.environ)  # of mistakes, too; `heard` reads YAML files
+    try:
+        return _status(command, function, given, file)
+    finally:
+        write_json(before)
+
+
+def _status(command: str, function: Callable[[DictConfig], None], given: list[str], file: Path | None) -> int:
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
     from recsys.config.compose import (
         COMMANDS,
+        QUIET,
         check_hydra,
         conf_dir,
         file_overrides,
@@ -134,7 +145,6 @@ def status(
         say("names of files are not written in UTF-8 here; set PYTHONUTF8=1 if they have other letters than ASCII's")
     limit_threads(os.environ)
     register(command)
-    given = sys.argv[1:] if arguments is None else list(arguments)
     check_flags(given)
     if any(a in HELP for a in given):
         words, overrides = _bare_words(given), [a for a in given if "=" in a and not a.startswith("-")]
@@ -152,7 +162,7 @@ def status(
             remember(OmegaConf.to_container(cfg))
         sys.argv[1:] = mask_overrides(sys.argv[1:])
         check_hydra(HydraConfig.get())
-        with reported(command, sys.argv[1:]) as outcome:
+        with heard(cfg), reported(command, sys.argv[1:]) as outcome:
             try:
                 object_of(COMMANDS[command], cfg)  # before slow imports
             except WrongKey as e:
@@ -167,14 +177,18 @@ def status(
     if command == "train" and (sweep_key := next((a for a in given if re.match(r"sweep[=.]", a)), None)):
         return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
     folder, name = (conf_dir(), command) if file is None else (file.resolve().parent, file.stem)
-    quiet = [] if file is None else file_overrides(file)  # first: argparse takes them in one row
-    given = [*quiet, *free_keys(given, command)]
+    quiet = [] if file is None else file_overrides(file)  # argparse takes them in one row with the others
+    first = 0
+    if any(a.startswith(("--config-name", "-cn")) for a in given):  # the config.yaml of a run
+        quiet, first = QUIET, next((i for i, a in enumerate(given) if re.match(r"[\w.+~]+=", a)), len(given))
+    given = free_keys(given, command)
+    given[first:first] = quiet
     sys.argv = [f"recsys.{command}", *given]  # hydra.main reads nothing else
     try:
         with explained(given, command):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
     except UserError as e:
-        return say_error(str(e), e.status)
+        return say_mistake(str(e), e.status)
     except BrokenPipeError:  # of Hydra's print, into a pipe such as `| head`; the command's own errors come from `call`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return failures.OURS

@@ -157,15 +157,18 @@ def renamed(key: str) -> str | None:
     return new and f"{key}: is {new} now; rename it in your YAML file"
 
 
+# what the files of conf/ say to Hydra, for those that do not: no log, no folder of its own
+QUIET = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.run.dir=."]
+
+
 def file_overrides(file: Path) -> list[str]:
     """Return the overrides with which Hydra composes a file of the user's as it composes the files of conf/.
 
     Groups are looked up beside the file, and then in the folder of conf/ that has files of its kind.
     """
     own = conf_dir() / "pipeline"
-    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.run.dir=."]
     elsewhere = file.resolve().parent != own.resolve()
-    return quiet + ([f"hydra.searchpath=['file://{own}']"] if elsewhere else [])
+    return QUIET + ([f"hydra.searchpath=['file://{own}']"] if elsewhere else [])
 
 
 def compose_file(file: Path, overrides: Sequence[str] = ()) -> pipeline_schema.PipelineConfig:

@@ -15,10 +15,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from recsys.base import interrupts
-from recsys.base.console import console, log, log_file
+from recsys.base.console import complain, console, log_file
 from recsys.base.errors import DoesNotFit, NeedsAnswer, UserError
 from recsys.base.printable import escaped, visible
 from recsys.base.secrets import mask_text
@@ -38,6 +40,7 @@ PEER_GONE = re.compile(
 )
 # The source file before gloo's messages, and the advice after them.
 GLOO_NOISE = re.compile(r"^\[\S*gloo/transport\S*\]\s*|\. This is typically caused by.*$")
+TORCHRUN = re.compile(rb"(^|/)torchrun$|^torch\.distributed\.run$|/torch/distributed/run\.py$")  # in its command
 GRACE_SECONDS = 1.0
 GRACE_SECONDS_ON_ONE_HOST = 30.0  # the launcher ends this process much earlier
 
@@ -75,6 +78,8 @@ def exit_process(status: int) -> NoReturn:
     abort the process while the interpreter shuts down, which would fail the job.
     """
     if "RANK" in os.environ:
+        if status == USER and Reported.mistake:
+            _end_torchrun()
         if status == 0:
             atexit._run_exitfuncs()  # private: os._exit skips exit functions, such as W&B's
         sys.stdout.flush()
@@ -83,11 +88,31 @@ def exit_process(status: int) -> NoReturn:
     sys.exit(status)
 
 
+def _end_torchrun() -> None:
+    """End torchrun on this host if it would start a job whose first start finds a mistake again and again.
+
+    The first of this host's ranks that have found the mistake does it, and torchrun ends the others while they wait. A
+    later start may find what another try mends, such as the lock of a rank that is still ending.
+    """
+    env, agent = os.environ, os.getppid()
+    if env.get("TORCHELASTIC_RESTART_COUNT") != "0" or env.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+        return
+    with suppress(OSError):
+        if any(map(TORCHRUN.search, Path(f"/proc/{agent}/cmdline").read_bytes().split(b"\0"))):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            time.sleep(GRACE_SECONDS * int(env.get("LOCAL_RANK", 0)))
+            os.kill(agent, signal.SIGTERM)
+            time.sleep(GRACE_SECONDS_ON_ONE_HOST)
+
+
 class Reported:
     """A block whose error is printed: one line for a UserError, otherwise a traceback. `status` is the exit status.
 
     explain: returns the message for an error of OmegaConf
+    mistake: whether a block of this process ended with a mistake of the user's
     """
+
+    mistake = False
 
     def __init__(self, explain: Callable[[Exception], str] = str) -> None:
         self.status, self._explain = 0, explain
@@ -98,11 +123,8 @@ class Reported:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         try:
             self.status = 0 if error is None else self._report(error)
-        except interrupts.Interrupted as e:
-            # It may come while an error is described: a launcher ends the ranks that lost another. The launcher says it
-            # for the ranks that it has started, rank 0 for the ranks of torchrun.
-            silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
-            self.status = e.status if silent else say_error(interrupts.message(), status=e.status)
+        except interrupts.Interrupted as e:  # may come while an error is described
+            self.status = say_interrupted(e)
         except KeyboardInterrupt:
             self.status = say_error(interrupts.message(), status=130)
         return True
@@ -113,10 +135,11 @@ class Reported:
         if isinstance(error, UserError):
             if isinstance(error, DoesNotFit) and error.infeasible is not None:
                 console.print(error.infeasible.table())
-            return say_error(str(error), error.status)
+            return say_mistake(str(error), error.status)
         if isinstance(error, OmegaConfBaseException):
-            return say_error(self._explain(error))
+            return say_mistake(self._explain(error))
         if isinstance(error, SystemExit):
+            Reported.mistake = error.code == USER  # that another rank reports
             return error.code if isinstance(error.code, int) else OURS
         for cause in _with_causes(error):  # a failed collective save raises a BaseException
             if isinstance(cause, KeyboardInterrupt | interrupts.Interrupted):
@@ -130,9 +153,7 @@ class Reported:
                 at = next((p for cause in _with_causes(error) if (p := written_at(cause)) is not None), file)
                 place = f"the disk of {at.absolute().parent}" if where == DISK and at is not None else where
                 return say_error(f"{place}: {os.strerror(number)}{advice}")
-        text = visible(mask_text(describe(error)))
-        sys.stderr.write(text)
-        log(text)
+        complain(visible(mask_text(describe(error))))
         return OURS
 
 
@@ -178,12 +199,25 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
         pending += [e.__cause__] if e.__cause__ is not None else []
 
 
+def say_mistake(message: str, status: int = USER) -> int:
+    """Call `say_error`, except on ranks that only repeat what their host's first rank finds before they meet."""
+    Reported.mistake = True
+    meets = sys.modules.get("torch.distributed")
+    repeated = os.environ.get("LOCAL_RANK", "0") != "0" and not (meets and meets.is_initialized())
+    return status if repeated else say_error(message, status)
+
+
+def say_interrupted(error: interrupts.Interrupted) -> int:
+    """Call `say_error`, unless the launcher says it for the ranks that it started, or rank 0 for those of torchrun."""
+    silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
+    return error.status if silent else say_error(interrupts.message(), status=error.status)
+
+
 def say_error(message: str, status: int = USER) -> int:
     """Print `error: message` to standard error, write it to the log, and return the exit status.
 
     Secrets in the message are masked. It is one line, whatever its values are, unless it is a question.
     """
     message = (visible if status == NeedsAnswer.status else escaped)(mask_text(message))
-    print(f"error: {message}", file=sys.stderr)
-    log(f"error: {message}")
+    complain(f"error: {message}\n")
     return status

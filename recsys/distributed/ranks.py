@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from recsys.base.console import quiet
-from recsys.base.cores import STORE, most_threads, threads_of
+from recsys.base.cores import STORE, threads_taken
 from recsys.base.errors import UserError
 from recsys.base.memory import keep_freed_memory
 
@@ -70,11 +70,11 @@ def process_group(
     silence()
     keep_freed_memory()
     ranks = ranks or ALONE
-    if accelerator == "gpu" and torch.cuda.device_count() <= ranks.local_rank:
+    if accelerator == "gpu" and torch.cuda.device_count() < ranks.local_world_size:
         gpus, processes = torch.cuda.device_count(), ranks.local_world_size
         why = f"this host has only {gpus} GPUs; start at most {gpus} processes on it"
         raise UserError(f"trainer.devices={processes}: {why}")
-    torch.set_num_threads(threads_of(ranks.local_world_size) if threads is None else most_threads(threads))
+    torch.set_num_threads(threads_taken(threads, ranks.local_world_size))
     if accelerator == "gpu":
         torch.cuda.set_device(ranks.local_rank)
     backend = "cpu:gloo,cuda:nccl" if accelerator == "gpu" else "gloo"
@@ -203,8 +203,8 @@ def first_problem(problem: str | None) -> str | None:
     return next((p for p in gather_values(problem) if p is not None), None)
 
 
-def any_restarted(ranks: Ranks) -> bool:
-    """Return whether torchrun has restarted any rank. Collective.
+def most_restarts(ranks: Ranks) -> int:
+    """Return how often torchrun has restarted this job. Collective.
 
     The restart count is reduced over all ranks, because a host whose ranks did not fail may report 0.
     """
@@ -214,7 +214,7 @@ def any_restarted(ranks: Ranks) -> bool:
     count = torch.tensor(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)))
     if ranks.world_size > 1:
         dist.all_reduce(count, dist.ReduceOp.MAX)
-    return bool(count > 0)
+    return int(count)
 
 
 def check_shared(ranks: Ranks, folders: dict[str, Path]) -> None:

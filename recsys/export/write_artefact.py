@@ -30,7 +30,7 @@ from recsys.export.ranking_graph import ExportedRanking
 from recsys.export.retrieval_graph import ExportedClosedForm, ExportedRetrieval
 from recsys.export.trees import ExportedTrees
 from recsys.export.triton.repository import write_repository
-from recsys.files import manifest
+from recsys.files import manifest, starts
 from recsys.files.atomic import finite, whole_folder
 from recsys.files.run_files import RESULTS
 from recsys.job.kinds import ClosedFormKind, FittedRankingKind, ModelKind, RankingKind, RetrievalKind
@@ -126,6 +126,7 @@ def _description(exported: Exported, own: Mapping[str, Any]) -> dict[str, Any]:
         "checkpoint": source.checkpoint.name,
         "metrics": {"run": measured, **own["metrics"]},
         "events_until": form.events_until,
+        "trained_by": starts.line(source.run),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {p: version_of(p) for p in PACKAGES},  # of recsys none, in a checkout that is not installed
     }

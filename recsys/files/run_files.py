@@ -11,6 +11,7 @@ CONFIG = "config.yaml"
 MOST_BYTES = 2**22  # of it; ten thousand features take a quarter
 FEATURES = "features.json"
 DATA = "data.json"
+STARTS = "starts.json"  # what made the run (starts.py)
 CALIBRATION = "calibration.json"  # how predictions are calibrated, if they are
 # written at the end, and read by recsys.report
 RESULTS = ("metrics.json", "metrics.csv", "curves.json", "test_predictions.parquet", "test_ranks.parquet")
@@ -18,7 +19,7 @@ RESULTS = ("metrics.json", "metrics.csv", "curves.json", "test_predictions.parqu
 OWN = (
     *("checkpoints", "vocabularies", "items", "sides", "raw.parquet", FEATURES, "transforms.json", "plan.json"),
     *(*RESULTS, CALIBRATION, "validation_*.parquet", "test_predictions_*.parquet", "evaluate-*.json"),
-    *("manifest.json", DATA, "train.log", "profile", "tensorboard", "wandb", "wandb_id", ".owner.json", CONFIG),
+    *("manifest.json", DATA, STARTS, "train.log", "profile", "tensorboard", "wandb", "wandb_id", ".owner.json", CONFIG),
 )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,24 @@ from recsys.base.errors import UserError
 LFS = b"version https://git-lfs.github.com/spec/"
 POINTER = "is a pointer of Git LFS, not the file itself; run: git lfs pull"
 END = 1 << 16  # bytes of both ends of a file that are compared before all of it
+
+
+SCHEME = re.compile(r"([A-Za-z][\w+.-]*):[/\\]")  # s3:/bucket is what is left of s3://bucket in a path
+
+
+def on_file_system(name: str, hint: str = "mount the store, or copy from or to it") -> str:
+    """Return a name of a file or folder that the operating system must be able to open.
+
+    Raises ValueError for a URL, of which a path would be a local folder `s3:`, and for a path of Windows.
+    """
+    found = SCHEME.match(name)
+    if found is None and "://" not in name:
+        return name
+    if found is not None and found[1].lower() == "file":
+        raise ValueError(f"is a URL; write the path itself: {re.sub('^/*', '/', name[5:])}")
+    if found is not None and len(found[1]) == 1:
+        raise ValueError("is a path of Windows; name one of this machine")
+    raise ValueError(f"must be on a file system, not on an object store; {hint}")
 
 
 def problem_of(path: str | Path, *, opens: bool = True) -> str | None:

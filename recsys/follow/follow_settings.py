@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from recsys.base.errors import UserError
 from recsys.base.parsing import StrictSettings, parse
 from recsys.files.model_folder import GuardSettings
-from recsys.files.user_files import check_name, problem_of
+from recsys.files.user_files import check_name, on_file_system, problem_of
 from recsys.follow.gate import GateConfig
 from recsys.follow.increment_checks import CheckConfig
 from recsys.store.aggregates import seconds_of_age
 from recsys.store.definition import read_yaml
+
+LocalPath = Annotated[Path, BeforeValidator(lambda value: on_file_system(str(value)))]
 
 
 class PartitionsConfig(StrictSettings):
@@ -34,7 +36,7 @@ class PartitionsConfig(StrictSettings):
     kafka_properties: a file with settings of Kafka
     """
 
-    folder: Path
+    folder: LocalPath
     pattern: str = "day=*"
     every: str = "1d"
     delay: str | None = None
@@ -43,7 +45,7 @@ class PartitionsConfig(StrictSettings):
     context: int = Field(0, ge=0)
     stream: str | None = None
     time: str = "time"
-    kafka_properties: Path | None = None
+    kafka_properties: LocalPath | None = None
 
     @field_validator("every", "delay")
     @classmethod
@@ -150,7 +152,7 @@ class FollowConfig(StrictSettings):
     wandb: set the roles as aliases of the versions' W&B artifacts, too
     """
 
-    root: Path
+    root: LocalPath
     name: str = "model"
     train: list[str]
     partitions: PartitionsConfig

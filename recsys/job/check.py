@@ -94,7 +94,7 @@ def _check_devices(cfg: RunConfig) -> None:
         raise UserError(f"trainer.pipeline=prefetch: {why}; use trainer.pipeline=sparse_dist")
     device = "cpu" if accelerator == "cpu" else "cuda"
     check_comms(cfg.sharding, device)
-    fused = sparse_optimizer(cfg.optim.sparse).is_fused(torch.device(device)) and cfg.trainer.accumulate == 1
+    fused = sparse_optimizer(cfg.optim.sparse).is_fused(torch.device(device), cfg.trainer.accumulate)
     check_table_dtype(cfg.sharding.table_dtype, fused)
     # On CPUs, a device is a process. More processes than cores are slow but valid; many more are probably a mistake.
     have = gpus if accelerator == "gpu" else max(4, allowed_cores().count)

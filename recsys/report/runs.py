@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from recsys.base.errors import UserError
+from recsys.base.json_log import messages
 from recsys.base.secrets import mask_overrides, mask_text, masked
 from recsys.evaluation import metrics_table
-from recsys.files import manifest
+from recsys.files import manifest, starts
 from recsys.files.atomic import finite
 from recsys.files.json_text import read_json
 from recsys.files.run_files import RESULTS, config_text
@@ -174,6 +175,8 @@ def _run(path: Path, name: str) -> ReportedRun:
     manifest.check(path, [name for name in (*RESULTS, *labels) if (path / name).exists()])
     if (shown := masked(config)) != config:  # a run of an earlier version
         config, text = shown, OmegaConf.to_yaml(OmegaConf.create(shown))
+    if (made := starts.line(path)) is not None:
+        text = f"# made by {made}\n{text}"
     metrics = _json(path / "metrics.json")
     test = (metrics or {}).get("test") or {}
     for part in ("test", "validation", "train"):
@@ -194,8 +197,7 @@ def _run(path: Path, name: str) -> ReportedRun:
         return run
     logged: list[str] = []
     with contextlib.suppress(OSError):
-        log = (path / "train.log").read_text(encoding="utf-8", errors="replace")
-        logged = [line for line in log.splitlines() if line.strip()]
+        logged = messages((path / "train.log").read_text(encoding="utf-8", errors="replace"))
     errors = [line for line in logged if re.search(r"\berror: ", line)]
     last = textwrap.shorten((errors or logged or [""])[-1], 300, placeholder=" ...")
     run.metrics, run.last = None, mask_text(last)

@@ -6,8 +6,8 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import Count, Counts, Natural
-from recsys.schema.data_schema import DataConfig, EngineConfig
-from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Name, Names, Node, Texts, field
+from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
+from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Local, Locals, Name, Node, Texts, field
 from recsys.schema.pipeline_schema import TableConfig
 from recsys.schema.run_schema import MOST_ROWS, LoaderConfig, OptimConfig, Rankings, ShardingConfig, TrainerConfig
 
@@ -74,7 +74,7 @@ class EvaluateMetricsConfig:
 class EvaluateConfig:
     """Config of `python -m recsys.evaluate`."""
 
-    run: Names = field(..., "a run or, to average their predictions, a list of runs")
+    run: Locals = field(..., "a run or, to average their predictions, a list of runs")
     split: str = field("test", "train | validation | test")
     checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
     trainer: EvaluateTrainerConfig = field(EvaluateTrainerConfig)
@@ -97,28 +97,28 @@ class PlanConfig:
     trainer: TrainerConfig = field(TrainerConfig)
     loader: LoaderConfig = field(LoaderConfig, "of experiments; a plan does not depend on it")
     cluster: ClusterConfig
-    features: str | None = field(None, "a features.json of prepared data; null: data.sparse.*.rows")
-    output: Texts = field(list, "a .json or .html file, or a list of them")
+    features: Local | None = field(None, "a features.json of prepared data; null: data.sparse.*.rows")
+    output: Locals = field(list, "a .json or .html file, or a list of them")
 
 
 @dataclass(config=CHECKED)
-class PreprocessConfig:
+class PreprocessConfig(HeardConfig):
     """Config of `python -m recsys.preprocess`."""
 
     data: DataConfig
     engine: EngineConfig = field(EngineConfig)
     report: bool = field(False, "write an HTML page that describes the data")
-    output: str | None = field(None, "HTML file of the report; null: report.html in the folder of prepared data")
-    export: str | None = field(None, "a new folder for the data in the layout of NVIDIA's DLRM")
+    output: Local | None = field(None, "HTML file of the report; null: report.html in the folder of prepared data")
+    export: Local | None = field(None, "a new folder for the data in the layout of NVIDIA's DLRM")
 
 
 @dataclass(config=CHECKED)
 class PredictConfig:
     """Config of `python -m recsys.predict`."""
 
-    run: Names = field(..., "a run or, to average their predictions, a list of runs")
+    run: Locals = field(..., "a run or, to average their predictions, a list of runs")
     input: Texts = field(MISSING, "a file, folder or glob, or a list of them")
-    output: Name = field("predictions.parquet", "a Parquet file")
+    output: Local = field("predictions.parquet", "a Parquet file")
     checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
     batch_size: int | None = field(None, "rows or queries; null: trainer.eval_batch_size", ge=1, le=MOST_ROWS)
     k: Count | None = field(None, "retrieval models: length of the lists; null: the largest of the run's protocol.k")
@@ -132,11 +132,11 @@ class ExportConfig:
     """Config of `python -m recsys.export run=RUN_DIR output=DIR`, `... verify DIR` and `... apply BASE DELTA`."""
 
     action: Literal["write", "verify", "apply"] = "write"
-    artefact: Name | None = field(None, "verify, apply")
-    delta: Name | None = field(None, "apply")
-    run: Name = field(MISSING, "the folder of a run")
-    output: Name = field(MISSING, "a folder to write")
-    delta_from: Name | None = field(
+    artefact: Local | None = field(None, "verify, apply")
+    delta: Local | None = field(None, "apply")
+    run: Local = field(MISSING, "the folder of a run")
+    output: Local = field(MISSING, "a folder to write")
+    delta_from: Local | None = field(
         None, "write only what differs from this artefact, which was exported from a run that this one goes on from"
     )
     events_until: str | None = field(None, "time of the newest training event, such as 2026-03-07T12:00:00Z")
@@ -169,19 +169,19 @@ class FeatureStoreConfig:
     """Config of `python -m recsys.feature_store materialise|follow|join|get|feast`."""
 
     action: Literal["materialise", "follow", "join", "get", "feast"] = MISSING
-    definition: str = field(MISSING, "a YAML file of views")
+    definition: Local = field(MISSING, "a YAML file of views")
     store: str = field("sqlite:///features.db", "sqlite:///PATH | redis://HOST:PORT/DB")
     until: str | None = field(None, "materialise: leave out values of later times")
     views: Texts = field(list, "follow: a view, or a list of them; null: all that have a stream")
-    rejected: str | None = field(
+    rejected: Local | None = field(
         None, "materialise, follow, join: append events that cannot be read to this file, instead of ending"
     )
     until_end: bool = field(False, "follow: end after the events that are there now")
-    kafka_properties: str | None = field(None, "follow: a file of key=value lines, settings of librdkafka")
+    kafka_properties: Local | None = field(None, "follow: a file of key=value lines, settings of librdkafka")
     keys: Texts = field(list, "get: a key, or a list of them, to look up")
-    input: str | None = field(None, "join: a Parquet file of rows or, for engine=spark, a folder of them")
+    input: Local | None = field(None, "join: a Parquet file of rows or, for engine=spark, a folder of them")
     time: str | None = field(None, "join: the column with the time of each row")
-    output: str | None = field(
+    output: Local | None = field(
         None, "join: the Parquet file (for engine=spark, folder) to write; feast: the folder; it must not exist yet"
     )
     engine: EngineConfig = field(EngineConfig, "join: engine=polars | engine=spark")
@@ -192,7 +192,7 @@ class RegistryConfig:
     """Config of `python -m recsys.registry list|show|promote|rollback`."""
 
     action: Literal["list", "show", "promote", "rollback"] = MISSING
-    root: Name = field(MISSING, "folder of models, NAME/VERSION")
+    root: Local = field(MISSING, "folder of models, NAME/VERSION")
     name: str | None = field(None, "name of the model; null: the only one, or for list all of them")
     version: str | None = field(None, "show, promote: the version")
     why: str = field("", "promote, rollback: one sentence for the history")
@@ -203,17 +203,17 @@ class RegistryConfig:
 
 
 @dataclass(config=CHECKED)
-class FollowCommandConfig:
+class FollowCommandConfig(HeardConfig):
     """Config of `python -m recsys.follow FILE`, `status FILE` and `demo`."""
 
     action: Literal["run", "status", "demo"] = "run"
-    file: Name | None = field(None, "run, status: the settings")
+    file: Local | None = field(None, "run, status: the settings")
     cycles: Count | None = field(None, "run: the most cycles to end in one look; null: no limit")
     watch: bool = field(False, "run: look again and again, until the process is stopped")
     seconds: PositiveFloat = field(60.0, "run: time between two looks")
     readmit: list[str] = field(list, "run: refused or rejected partitions to look at again")
     recover: bool = field(False, "run: make a state.json that agrees with the registry")
-    root: Name | None = field(None, "demo: a new folder")
+    root: Local | None = field(None, "demo: a new folder")
     seed: Natural = field(0, "demo: of the sample")
 
 
@@ -229,9 +229,9 @@ class CheckpointToolConfig:
     """Config of `python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR`."""
 
     action: Literal["inspect", "reshard", "export-embeddings"] = MISSING
-    run: Name = field(MISSING, "the folder of a run")
+    run: Local = field(MISSING, "the folder of a run")
     checkpoint: str = field("last", "best | last | a folder under the run's checkpoints/")
-    output: Name | None = field(None, "folder to write: a new run folder (reshard) or the tables (export-embeddings)")
+    output: Local | None = field(None, "folder to write: a new run folder (reshard) or the tables (export-embeddings)")
     sharding: ShardingConfig | None = field(None, "reshard; null: the run's sharding")
     trainer: ReshardTrainerConfig = field(ReshardTrainerConfig)
     format: Literal["parquet", "safetensors"] = field("parquet", "of export-embeddings")
@@ -242,8 +242,8 @@ class CheckpointToolConfig:
 class ReportConfig:
     """Config of `python -m recsys.report RUN_DIR... [SWEEP_DIR]`."""
 
-    runs: list[str] = field(list, "folders of runs or sweeps; runs are compared with the first")
-    output: Name = field("report.html", "an HTML file")
+    runs: list[Local] = field(list, "folders of runs or sweeps; runs are compared with the first")
+    output: Local = field("report.html", "an HTML file")
     resamples: int = field(1000, "number of bootstrap resamples", ge=100, le=10**7)
     seed: Natural = field(0, "seed of the bootstrap, and of pick=random")
     users: Annotated[int | list[str] | None, COUNT_OR_NAMES] = field(None, "show lists of users: 5, or [7,42]")
@@ -264,7 +264,7 @@ class DashboardConfig:
         "config keys shown as axes of the parallel coordinates plot",
     )
     metric: str = field("best/test/auc", "key of a run's summary by which runs are sorted")
-    output: str = field("dashboard.json", "file of the definition, written if you are not logged in to W&B")
+    output: Local = field("dashboard.json", "file of the definition, written if you are not logged in to W&B")
 
 
 @dataclass(config=CHECKED)
@@ -308,12 +308,12 @@ class DoctorConfig:
 class ServeConfig:
     """Config of `python -m recsys.serve MODEL`."""
 
-    models: Name = field(
+    models: Local = field(
         MISSING,
         "An exported model, or a folder of models NAME/VERSION; typed as FOLDER or model=FOLDER, which is a "
         "group in conf/.",
     )
-    pipeline_file: Name | None = field(
+    pipeline_file: Local | None = field(
         None, "Instead of a model: the YAML file of a pipeline of stages (recsys.pipeline); typed as pipeline=FILE."
     )
     overrides: list[str] = field(list, "of the pipeline's keys, such as [root=DIR,order=dpp]")
@@ -333,29 +333,29 @@ class ServeConfig:
     timeout_us: Count | None = field(None, "deadline of requests that name none")
     # versions, if the folder is that of one model
     canary: Name | None = field(None, "FOLDER:SHARE, such as models/new:0.05")
-    shadow: Name | None = field(None, "folder of an exported model that computes the same requests, and never answers")
+    shadow: Local | None = field(None, "folder of an exported model that computes the same requests, and never answers")
     # security and limits
     token: str | None = field(None, "requests need `Authorization: Bearer TOKEN`")
     allowed_hosts: list[str] = field(
         list, "names that requests may have in `Host` and `Origin`, such as that of a proxy; [*]: any, as with a token"
     )
-    tls_cert: Name | None = field(None, "PEM file of the certificate")
-    tls_key: Name | None = field(None, "PEM file of its key")
+    tls_cert: Local | None = field(None, "PEM file of the certificate")
+    tls_key: Local | None = field(None, "PEM file of its key")
     max_body_mb: int = field(16, "MiB of a request", ge=1, le=2**11 - 1)
     max_rows: int = field(4096, "most rows, or queries, of a request", ge=1, le=2**20)
     max_list: int = field(10_000, "most elements of a value that is a list", ge=1, le=2**24)
     max_header_kb: int = field(32, "KiB of headers", ge=1, le=1024)
     read_s: PositiveFloat = field(10.0, "how long the headers of a request, and its body, may take")
     drain_s: NonNegativeFloat = field(10.0, "how long a stopped server answers what it has")
-    definition: Name | None = field(
+    definition: Local | None = field(
         None, "a YAML file of views: stored features, which are joined to the rows of requests (recsys.feature_store)"
     )
     store: str = field("sqlite:///features.db", "sqlite:///PATH | redis://HOST:PORT/DB")
     # logs
     log: Literal["errors", "requests"] = "errors"
     sample: float = field(0.0, "share of the requests that are written to sample_dir", ge=0, le=1)
-    sample_dir: Name | None = field(None, "folder of Parquet files")
-    feedback: Name | None = field(None, "folder of JSON lines of what POST /feedback gets")
+    sample_dir: Local | None = field(None, "folder of Parquet files")
+    feedback: Local | None = field(None, "folder of JSON lines of what POST /feedback gets")
     feedback_wait_s: PositiveFloat = field(300.0, "after which a request without a click has none", le=10**7)
     feedback_window: int = field(200_000, "most requests that wait for their feedback", ge=1, le=10**8)
     traces: Name | None = field(
@@ -372,13 +372,13 @@ class LoadTestConfig:
     target: Name = field(MISSING, "a server, such as http://127.0.0.1:8000")
     model_name: Name | None = field(None, "typed as model=NAME, a group in conf/; null: the server's only model")
     version: Name | None = field(None, "null: the version that answers by default")
-    rows: Name = field(MISSING, "a CSV, JSON lines or Parquet file of raw rows, or the folder of an exported model")
+    rows: Local = field(MISSING, "a CSV, JSON lines or Parquet file of raw rows, or the folder of an exported model")
     protocol: Literal["http", "grpc", "rows"] = field(
         "http", "http | grpc: the open inference protocol v2 | rows: /predict, /recommend of recsys.serve"
     )
     binary: bool = field(True, "http: send the tensors in binary form; false: in JSON")
     token: str | None = field(None, "sent as `Authorization: Bearer TOKEN`")
-    tls_ca: Name | None = field(None, "of the authorities that are trusted; null: the system's")
+    tls_ca: Local | None = field(None, "of the authorities that are trusted; null: the system's")
     concurrency: Annotated[Counts, LISTED] = field(
         lambda: [1, 2, 4, 8, 16],
         "closed loop: numbers of connections, each of which sends its next request after the answer",
@@ -396,4 +396,4 @@ class LoadTestConfig:
     processes: int = field(1, "client processes", ge=1, le=1024)
     slo_ms: PositiveFloat | None = field(None, "report the most rows per second whose p99 is within this")
     metrics: Name | None = field(None, "of the server")
-    output: Name | None = field(None, "for results.csv, results.json and load_test.html")
+    output: Local | None = field(None, "for results.csv, results.json and load_test.html")

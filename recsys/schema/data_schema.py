@@ -7,7 +7,7 @@ from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import MAX_INT, Count, Natural
-from recsys.schema.fields import CHECKED, Name, field
+from recsys.schema.fields import CHECKED, Local, Name, field
 from recsys.schema.source_schema import SourceConfig, TextConfig
 
 MOST_BUCKETS = 2**31 - 2  # ids are Int32, and 0 is taken
@@ -309,7 +309,7 @@ class DataConfig:
     name: str = field(..., "name of the data set, which begins the names of its prepared folders")
     root: Name | None = field(None, "null: the built-in sample, if the data set has one")
     spec: str | None = field(None, "NVIDIA's feature_spec.yaml; adds its features, files and splits")
-    prepared: Name = field("outputs/prepared", "folder of prepared Parquet, one folder for each fingerprint")
+    prepared: Local = field("outputs/prepared", "folder of prepared Parquet, one folder for each fingerprint")
     source: SourceConfig = field(SourceConfig)
     derive: dict[str, str] = field(dict, "column -> SQL expression over the columns")
     where: str | None = field(None, "SQL over all columns: keep the rows for which it is true")
@@ -358,3 +358,16 @@ class EngineConfig:
         "or local[*]",
     )
     options: dict[str, Any] = field(dict, "Spark options, such as spark.executor.memory: 16g")
+
+
+@dataclass(config=CHECKED, kw_only=True)
+class HeardConfig:
+    """What machines get of a command that takes long."""
+
+    logging: Literal["text", "json"] = field(
+        "text", "json: messages, progress and metrics as lines of JSON, in train.log, too"
+    )
+    metrics_port: int | None = field(
+        None, "serve the last metrics and the progress to Prometheus; of rank 0; null: do not", ge=1, le=65535
+    )
+    metrics_host: Name = field("127.0.0.1", "address of this machine to listen on")

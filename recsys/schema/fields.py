@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from recsys.base.parsing import adapter, without_none
+from recsys.files.user_files import on_file_system
 
 MISSING: Any = "???"  # OmegaConf's value of a key that must be set
 CHECKED = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, defer_build=True)
@@ -47,11 +48,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-Name = Annotated[str, StringConstraints(pattern=r"\S")]  # of a file or folder
+Name = Annotated[str, StringConstraints(pattern=r"\S")]
+Local = Annotated[Name, AfterValidator(lambda name: on_file_system(name))]  # a file or folder
+LocalRun = Annotated[Name, AfterValidator(lambda name: on_file_system(name, f"checkpoint.mirror={name} copies there"))]
 LISTED = BeforeValidator(_listed)
 COUNT_OR_NAMES = BeforeValidator(_count_or_names)
 Texts = Annotated[list[str], LISTED]  # one text, a list of them, or null for none
-Names = Annotated[list[Name], LISTED]
+Locals = Annotated[list[Local], LISTED]
 Node = Annotated[Any, AfterValidator(_finite)]  # `_target_` and its parameters, which `_target_` describes
 Nodes = Annotated[dict[str, Node], BeforeValidator(lambda value: {} if value is None else value)]
 

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import Count, Natural
-from recsys.schema.fields import CHECKED, MISSING, Name, Node, Texts, field
+from recsys.schema.fields import CHECKED, MISSING, Local, Node, Texts, field
 
 
 @dataclass(config=CHECKED)
@@ -26,7 +26,7 @@ class TableConfig:
 class FeaturesConfig:
     """Stored features of users and items (recsys.feature_store)."""
 
-    definition: Name | None = field(None, "null: nothing is stored")
+    definition: Local | None = field(None, "null: nothing is stored")
     store: str = field("sqlite:///features.db", "sqlite:///PATH | redis://HOST:PORT/DB")
     history: str | None = field(
         None,
@@ -68,13 +68,13 @@ class PipelineConfig:
     """Config of `python -m recsys.pipeline run=FILE` and of the file itself."""
 
     action: Literal["run", "evaluate", "candidates", "demo"] = "run"
-    run: Name = field(MISSING, "the YAML file of a pipeline")
+    run: Local = field(MISSING, "the YAML file of a pipeline")
     input: Texts = field(list, "run: a file of requests, with the user's column and columns of the request")
-    output: Name | None = field(None, "a file or a folder to write")
+    output: Local | None = field(None, "a file or a folder to write")
     # the pipeline
     name: str = field("pipeline", "the pipeline")
-    root: str = field(".", "folder from which the paths of runs, and of tables, start")
-    data_root: str | None = field(None, "folder from which the paths of tables start; null: root")
+    root: Local = field(".", "folder from which the paths of runs, and of tables, start")
+    data_root: Local | None = field(None, "folder from which the paths of tables start; null: root")
     user: str = field("user", "column that names the user in events, users and requests")
     item: str = field("item", "column that names the item in events and items")
     time: str | None = field(None, "column with the time of events and requests")

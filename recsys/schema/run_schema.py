@@ -6,8 +6,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
-from recsys.schema.data_schema import DataConfig, EngineConfig
-from recsys.schema.fields import CHECKED, Name, Node, Nodes, field
+from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
+from recsys.schema.fields import CHECKED, Local, LocalRun, Name, Node, Nodes, field
 
 MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MOST_BYTES = 2**63 - 1
@@ -62,7 +62,12 @@ class ShardingConfig:
     column_block: int | None = field(
         None, "column-wise: columns of a shard; null: dim / world size", gt=0, multiple_of=4
     )
-    cache_load_factor: float = field(0.2, "fused_uvm_caching: share of a table's rows that the GPU caches", gt=0, lt=1)
+    cache_load_factor: float | None = field(
+        0.2,
+        "fused_uvm_caching: share of a table's rows that the GPU caches; null: as many as the tables leave room for",
+        gt=0,
+        lt=1,
+    )
     cache_hit_rate: float | None = field(
         None,
         "instead of cache_load_factor: choose each table's load factor so that this share of lookups hits the cache",
@@ -229,6 +234,9 @@ class CheckpointConfig:
     every_minutes: PositiveFloat | None = field(10.0, "minutes between two checkpoints; null: none by time")
     keep_best: Count = field(1, "number of best-N checkpoints to keep")
     keep_last: Count = field(1, "number of step-N checkpoints to keep")
+    mirror: Name | None = field(
+        None, "URL or folder that each checkpoint and the run's other files are copied to; resume=auto fetches them"
+    )
     monitor: str | None = field(None, "null: validation/auc, or validation/ndcg@10 for retrieval models")
     mode: Literal["min", "max"] | None = field(None, "null: whichever is better for this metric")
 
@@ -298,7 +306,7 @@ class SweepConfig:
 
 
 @dataclass(config=CHECKED, kw_only=True)
-class TrainConfig:
+class TrainConfig(HeardConfig):
     """Config of `python -m recsys.train`."""
 
     data: DataConfig
@@ -326,9 +334,9 @@ class TrainConfig:
     seed: int = field(
         0, "seeds the initial weights, the order of rows, dropout and the sampling of negatives", ge=0, le=2**32 - 1
     )
-    run_dir: Name | None = field(None, "null: a new folder under outputs/")
-    resume: Name | None = field(None, "a run's folder to resume; auto: resume run_dir if it contains a run")
-    start_from: Name | None = field(
+    run_dir: LocalRun | None = field(None, "null: a new folder under outputs/")
+    resume: LocalRun | None = field(None, "a run's folder to resume; auto: resume run_dir if it contains a run")
+    start_from: Local | None = field(
         None, "a run whose config, transforms, weights and optimizer states a new run goes on from; new values get rows"
     )
     resume_on_changed_data: bool = field(False, "resume although the raw files have changed, with the run's transforms")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recsys.base.errors import UserError
+from recsys.base.json_log import log, log_failure
 from recsys.server.canary_guard import BettingTest, CanaryGuard
 from recsys.server.feedback import AnsweredRequest, AnsweredRequests
-from recsys.server.logs import log, log_failure
 from recsys.server.model_versions import CANARY, Choice, Repository, Source
 
 if TYPE_CHECKING:

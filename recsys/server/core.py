@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recsys.base.errors import UserError, did_you_mean
+from recsys.base.json_log import Flood, log, log_failure
 from recsys.online.servable import Query
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.batcher import Work
 from recsys.server.canary_guard import LATE
 from recsys.server.feedback import LONGEST_ID, FeedbackLog
 from recsys.server.hosts import Hosts
-from recsys.server.logs import Flood, log, log_failure
 from recsys.server.model_versions import CANARY
 from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
 from recsys.server.prometheus import Metrics

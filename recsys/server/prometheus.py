@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summ
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
+from recsys.base.json_log import log, log_failure
 from recsys.online.servable import Servable
 from recsys.server.batcher import Work
-from recsys.server.logs import log, log_failure
 from recsys.server.payloads import Result
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # environment variable of prometheus_client; the supervisor sets it

@@ -20,8 +20,8 @@ from urllib.parse import quote
 import numpy as np
 import orjson
 
+from recsys.base.json_log import log
 from recsys.files.atomic import whole_file
-from recsys.server.logs import log
 from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
 
 if TYPE_CHECKING:

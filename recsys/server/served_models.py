@@ -15,11 +15,11 @@ from typing import Any
 import xxhash
 
 from recsys.base.errors import UserError, did_you_mean
+from recsys.base.json_log import log, log_failure
 from recsys.files import manifest
 from recsys.files.model_folder import MANIFEST, SERVING
 from recsys.online.servable import Servable, TensorSpec
 from recsys.server.batcher import Batcher, BatchLimits
-from recsys.server.logs import log, log_failure
 from recsys.server.model_versions import CANARY, Choice, Source
 from recsys.server.payloads import kind_of
 from recsys.server.prometheus import Metrics, ModelMetrics, Observer

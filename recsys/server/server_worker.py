@@ -25,13 +25,13 @@ import uvicorn
 import uvloop
 
 from recsys.base.errors import UserError
+from recsys.base.json_log import LibraryLog, log, log_failure
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server import grpc_v2
 from recsys.server.app import App
 from recsys.server.batcher import BatchLimits
 from recsys.server.core import Core
 from recsys.server.http_protocol import LimitedProtocol
-from recsys.server.logs import LibraryLog, log, log_failure
 from recsys.server.model_versions import open_source
 from recsys.server.prometheus import metrics
 from recsys.server.request_log import RequestLog

@@ -4,11 +4,11 @@ from fnmatch import fnmatchcase
 
 import torch
 from torchrec.distributed.planner import ParameterConstraints
-from torchrec.distributed.types import CacheParams
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.schema.run_schema import ShardingConfig, TableRule
 from recsys.sharding.sharders import SEQUENCE_TYPES, TYPES
+from recsys.sharding.table_memory import cache
 from recsys.sharding.tables import TableInfo
 
 UNPOOLED = {
@@ -18,7 +18,6 @@ UNPOOLED = {
 }  # type -> nearest type of unpooled tables
 COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
 ROWS_OVER_ALL, ROWS_OVER_A_NODE = {"row_wise"}, {"table_row_wise", "grid_shard"}  # over which devices rows are split
-MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
 
 
 def _matches(glob: str, table: TableInfo) -> bool:
@@ -51,6 +50,7 @@ def constraints(
     *,
     nodes: int = 1,
     load_factors: dict[str, float] | None = None,
+    fused: bool = True,
 ) -> dict[str, ParameterConstraints]:
     """Return the planner constraints of every table.
 
@@ -63,6 +63,10 @@ def constraints(
         device: "cpu" or "cuda".
         nodes: number of machines.
         load_factors: share of rows to cache, by vocabulary. A rule's own cache_load_factor takes precedence.
+        fused: whether FBGEMM's kernels update the tables. Only these kernels read rows in host memory.
+
+    Raises:
+        UserError: a rule fits no table, or the setting and a table do not go together.
     """
     for name, given in sharding.per_table.items():
         if not any(_matches(given.match or name, table) for table in tables.values()):
@@ -81,15 +85,21 @@ def constraints(
         block = rule.column_block or 4 * -(-width // (4 * parts))
         if types and COLUMN_TYPES.issuperset(types) and rule.column_block and width % block and width > block:
             raise UserError(f"sharding.column_block={block}: must divide the dim {width} of table {table.name}")
+        if device == "cuda" and not fused:
+            if "fused" not in kernels:
+                why = "only FBGEMM's fused kernels read rows in host memory"
+                fix = "set trainer.accumulate=1 and optim.sparse.every_row=false, or allow the kernel fused"
+                raise UserError(f"sharding.kernels=[{','.join(kernels)}]: {why}; {fix}")
+            kernels = ["fused"]
         cached = device == "cuda" and "fused_uvm_caching" in kernels
         measured = (load_factors or {}).get(table.vocabulary, sharding.cache_load_factor)
-        load = rule.cache_load_factor if rule.cache_load_factor is not None else min(measured, MOST_CACHED)
+        load = measured if rule.cache_load_factor is None else rule.cache_load_factor
         out[table.name] = ParameterConstraints(
             sharding_types=types or None,
             # replicas always have the kernel `dense`
             compute_kernels=[*kernels, "dense"] if device == "cuda" else None,
             min_partition=min(block, width),
-            cache_params=CacheParams(load_factor=load) if cached else None,
+            cache_params=cache(load) if cached else None,
         )
     return out
 

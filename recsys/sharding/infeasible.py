@@ -16,6 +16,7 @@ from torchrec.distributed.planner.types import ShardingOption, Storage
 
 from recsys.base.memory import GIB
 from recsys.sharding.optimizers import SparseOptimizer
+from recsys.sharding.table_memory import optimizer_bytes, usable_memory
 
 SHOWN = 10
 COLUMNS = ("table", "rows", "dim", "weights", "optimizer", "needed", "largest shard", "type")
@@ -165,7 +166,7 @@ def infeasible(
         uses_host = any("uvm" in o.compute_kernel for choices in options.values() for o in choices)
         kind = "HBM and host memory" if uses_host else "HBM"
     size = {"HBM": lambda s: s.hbm, "memory": lambda s: s.ddr}.get(kind, lambda s: s.hbm + s.ddr)
-    usable = planner._storage_reservation.last_reserved_topology
+    usable = usable_memory(planner)
     rooms = [size(d.storage) if usable else 0 for d in (usable or topology).devices]
     least = [
         min(choices, key=lambda o: (max(_sizes(o, size)) > max(rooms), size(o.total_storage)))
@@ -176,7 +177,7 @@ def infeasible(
         rows, dim = o.tensor.shape
         sizes = _sizes(o, size)
         copies = len(o.shards) if o.sharding_type == "data_parallel" else 1
-        weights, state = rows * dim * o.tensor.element_size() * copies, optim.state_bytes(rows, dim) * copies
+        weights, state = rows * dim * o.tensor.element_size() * copies, optimizer_bytes(o, optim)
         tables.append(TableNeed(o.name, rows, dim, weights, state, sum(sizes), max(sizes), o.sharding_type))
     tables.sort(key=lambda t: -t.needed)
     # place the shards, the largest first, each on the device with most room

@@ -14,7 +14,6 @@ from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torch import Tensor
 from torch.optim.adamw import adamw
-from torchrec import optim as trec_optim
 
 from recsys.base.errors import UserError
 from recsys.schema.run_schema import SparseOptimConfig
@@ -31,7 +30,6 @@ class SparseOptimizer(ABC):
     Attributes:
         name: its name in `optim.sparse.name` and in checkpoints.
         kernel: FBGEMM's rule.
-        estimate: TorchRec's class with states of the same size, for its planner's estimates of memory.
         rowwise: the states in FBGEMM's order, and whether a row has one number, instead of one per element.
         cpu_kernel: whether FBGEMM's CPU kernels have this rule.
         counts_steps: whether the rule is Adam's: the number of steps corrects the bias of its averages, which would
@@ -40,7 +38,6 @@ class SparseOptimizer(ABC):
 
     name: ClassVar[str]
     kernel: ClassVar[EmbOptimType]
-    estimate: ClassVar[type]
     rowwise: ClassVar[Mapping[str, bool]]
     cpu_kernel: ClassVar[bool] = True
     counts_steps: ClassVar[bool] = False
@@ -52,13 +49,18 @@ class SparseOptimizer(ABC):
                 f"optim.sparse.every_row=true: applies only to Adam; {self.name} does not move rows without a gradient"
             )
 
-    def is_fused(self, device: torch.device) -> bool:
+    def is_fused(self, device: torch.device, accumulate: int = 1) -> bool:
         """Return whether FBGEMM's kernels update the tables.
 
-        Its CPU kernels accept weight_decay but do not apply it; no kernel updates rows that a batch does not touch.
+        Its CPU kernels accept weight_decay but do not apply it; no kernel updates rows that a batch does not touch, and
+        fused kernels update tables in every backward pass, so that gradients cannot accumulate.
+
+        Args:
+            accumulate: number of batches whose gradients are summed for one step.
         """
         c = self.config
-        return not c.every_row and (device.type != "cpu" or (self.cpu_kernel and not c.weight_decay))
+        applied = device.type != "cpu" or (self.cpu_kernel and not c.weight_decay)
+        return accumulate == 1 and not c.every_row and applied
 
     def fused_params(self, share: float = 1.0) -> dict[str, Any]:
         """Return FBGEMM's parameters.
@@ -80,9 +82,10 @@ class SparseOptimizer(ABC):
         return {n: rows.new_zeros(len(rows)) if one else torch.zeros_like(rows) for n, one in self.rowwise.items()}
 
     @classmethod
-    def state_bytes(cls, rows: int, dim: int) -> int:
-        """Return the bytes of the float32 states of a table."""
-        return rows * 4 * sum(1 if one else dim for one in cls.rowwise.values())
+    def state_bytes(cls, rows: int, dim: int) -> tuple[int, int]:
+        """Return the bytes of a shard's float32 states: of those with a number per row, and of those per element."""
+        by_row = sum(cls.rowwise.values())
+        return 4 * rows * by_row, 4 * rows * dim * (len(cls.rowwise) - by_row)
 
     @abstractmethod
     def update(
@@ -102,7 +105,7 @@ class SparseOptimizer(ABC):
 class Sgd(SparseOptimizer):
     """w -= lr g."""
 
-    name, kernel, estimate = "sgd", EmbOptimType.EXACT_SGD, trec_optim.SGD
+    name, kernel = "sgd", EmbOptimType.EXACT_SGD
     rowwise: ClassVar[Mapping[str, bool]] = {}
 
     def __init__(self, config: SparseOptimConfig) -> None:
@@ -124,7 +127,7 @@ class Sgd(SparseOptimizer):
 class Adagrad(SparseOptimizer):
     """s += g^2; w -= lr g / (sqrt(s) + eps). weight_decay is L2: g += weight_decay * w."""
 
-    name, kernel, estimate = "adagrad", EmbOptimType.EXACT_ADAGRAD, trec_optim.Adagrad
+    name, kernel = "adagrad", EmbOptimType.EXACT_ADAGRAD
     rowwise: ClassVar[Mapping[str, bool]] = {"sum": False}
 
     def update(
@@ -141,7 +144,7 @@ class Adagrad(SparseOptimizer):
 class RowwiseAdagrad(Adagrad):
     """s += mean_d(g^2), one s per row; w -= lr g / (sqrt(s) + eps)."""
 
-    name, kernel, estimate = "rowwise_adagrad", EmbOptimType.EXACT_ROWWISE_ADAGRAD, trec_optim.RowWiseAdagrad
+    name, kernel = "rowwise_adagrad", EmbOptimType.EXACT_ROWWISE_ADAGRAD
     rowwise: ClassVar[Mapping[str, bool]] = {"sum": True}
 
     def _rates(self, scale: float) -> dict[str, Any]:
@@ -159,7 +162,7 @@ class Adam(SparseOptimizer):
     average of gradients acts in later steps.
     """
 
-    name, kernel, estimate = "adam", EmbOptimType.ADAM, trec_optim.Adam
+    name, kernel = "adam", EmbOptimType.ADAM
     rowwise: ClassVar[Mapping[str, bool]] = {"exp_avg": False, "exp_avg_sq": False}
     cpu_kernel, counts_steps = False, True
 
@@ -179,7 +182,7 @@ class Adam(SparseOptimizer):
 class PartialRowwiseAdam(Adam):
     """Adam with one v per row, from mean_d(g^2)."""
 
-    name, kernel, estimate = "partial_rowwise_adam", EmbOptimType.PARTIAL_ROWWISE_ADAM, trec_optim.PartialRowWiseAdam
+    name, kernel = "partial_rowwise_adam", EmbOptimType.PARTIAL_ROWWISE_ADAM
     rowwise: ClassVar[Mapping[str, bool]] = {"exp_avg": False, "exp_avg_sq": True}
 
     def update(
@@ -202,6 +205,6 @@ def sparse_optimizer(config: SparseOptimConfig) -> SparseOptimizer:
     """Return the optimizer of `optim.sparse`. Raises UserError for an option that does not apply.
 
     >>> sparse_optimizer(SparseOptimConfig(name="adagrad")).state_bytes(rows=1000, dim=16)
-    64000
+    (0, 64000)
     """
     return OPTIMIZERS[config.name](config)

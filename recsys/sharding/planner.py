@@ -14,7 +14,10 @@ from torch import nn
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-from torchrec.distributed.planner.types import PlannerError
+from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.types import PlannerError, ShardingOption
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from recsys.base.errors import DoesNotFit, UserError
@@ -25,6 +28,7 @@ from recsys.sharding.constraints import constraints
 from recsys.sharding.infeasible import infeasible
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.sharders import SequenceSharder, Sharder, check_comms
+from recsys.sharding.table_memory import TableMemory, fill_caches, usable_memory
 from recsys.sharding.tables import TableInfo, tables
 from recsys.sharding.torchrec_repairs import gather_unequal_parts, keep_recats
 from recsys.sharding.touched_rows import use_touched_rows
@@ -81,6 +85,7 @@ def make_planner(
     ids: dict[str, list[float]] | None = None,
     seconds: int | None = None,
     load_factors: dict[str, float] | None = None,
+    accumulate: int = 1,
     prefetch: bool = False,
     bfloat16: bool = False,
 ) -> tuple[EmbeddingShardingPlanner, list[ModuleSharder[nn.Module]]]:
@@ -91,18 +96,35 @@ def make_planner(
         ids: expected ids per row of each feature of a table, by table; 1 by default.
         seconds: time limit, after which the planner returns its best plan so far.
         load_factors: see `constraints`.
+        accumulate: number of batches whose gradients are summed for one step.
         prefetch, bfloat16: see `Sharder`.
     """
     device = topology.compute_device
     check_comms(sharding, device)
     infos, nodes = tables(module), topology.world_size // topology.local_world_size
-    allowed = constraints(sharding, infos, topology.world_size, device, nodes=nodes, load_factors=load_factors)
+    fused = optim.is_fused(torch.device(device), accumulate)
+    allowed = constraints(
+        sharding, infos, topology.world_size, device, nodes=nodes, load_factors=load_factors, fused=fused
+    )
     for d in topology.devices if sharding.hbm_gib else ():
         d.storage.hbm = min(d.storage.hbm, int((sharding.hbm_gib or 0) * GIB))
     for table, numbers in (ids or {}).items():
         allowed[table].pooling_factors = numbers
+    times = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=allowed)
+    memory = TableMemory(topology, allowed, optim, fused, prefetch)
+    enumerator = EmbeddingEnumerator(topology, batch_size, allowed, estimator=[times, memory])
+
+    def fill(best: list[ShardingOption]) -> list[ShardingOption]:
+        enumerator.populate_estimates(fill_caches(best, usable_memory(planner) or topology))
+        return best
+
     planner = EmbeddingShardingPlanner(
-        topology=topology, batch_size=batch_size, constraints=allowed, timeout_seconds=seconds
+        topology=topology,
+        batch_size=batch_size,
+        enumerator=enumerator,
+        constraints=allowed,
+        callbacks=[fill],
+        timeout_seconds=seconds,
     )
     kinds: tuple[Any, ...] = (Sharder, SequenceSharder)
     return planner, [kind(optim, torch.device(device), infos, sharding.comms, prefetch, bfloat16) for kind in kinds]
@@ -139,7 +161,7 @@ def make_plan(
     world_size = dist.get_world_size()
     cluster = this_machine(device.type, local_world_size)
     cluster.nodes = world_size // local_world_size
-    with quiet_torchrec(), optimizer_counted(module, optim):
+    with quiet_torchrec():
         planner, sharders = make_planner(
             module,
             sharding,
@@ -147,6 +169,7 @@ def make_plan(
             topology(cluster),
             batch_size,
             load_factors=load_factors,
+            accumulate=accumulate,
             prefetch=prefetch,
             bfloat16=bfloat16 and world_size == 1,  # processes exchange float32, in the types of sharding.comms
         )
@@ -164,14 +187,13 @@ def make_plan(
 def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimizer, device: torch.device, accumulate: int = 1) -> None:
     """Give tables the dense kernel if FBGEMM does not fuse the optimizer, or if gradients are accumulated.
 
-    A fused kernel updates the tables in every backward pass, so gradients cannot accumulate. The planner allows the
-    dense kernel only for replicated tables, so this function sets it after planning.
+    The planner allows the dense kernel only for replicated tables, so this function sets it after planning.
 
     Args:
         plan: the plan, which is changed.
         accumulate: number of batches whose gradients are summed for one step.
     """
-    if optim.is_fused(device) and accumulate == 1:
+    if optim.is_fused(device, accumulate):
         return
     for sharded in plan.plan.values():
         for p in sharded.values():  # type: ignore[attr-defined]
@@ -223,24 +245,6 @@ def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, 
                 }
             )
     return rows
-
-
-@contextmanager
-def optimizer_counted(module: nn.Module, optim: SparseOptimizer) -> Iterator[None]:
-    """Make TorchRec's estimates of memory include the optimizer's state while planning.
-
-    TorchRec looks for an attribute of the weights. It must not be set when tables are sharded: TorchRec would then fuse
-    that optimizer.
-    """
-    configs = ("embedding_bag_configs", "embedding_configs")
-    weights = [p for m in module.modules() if any(hasattr(m, c) for c in configs) for p in m.parameters()]
-    for p in weights:
-        p._optimizer_classes = [optim.estimate]  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        for p in weights:
-            vars(p).pop("_optimizer_classes", None)
 
 
 @contextmanager

@@ -265,7 +265,7 @@ class _Part:
         grad = self.tables[0].grad
         if grad is None:
             return None
-        at = grad.abs().amax(dim=1).nonzero().squeeze(1)
+        at = grad.any(dim=1).nonzero().squeeze(1)  # without a copy of the gradient, which is as large as the table
         return at, grad[at]
 
     def clear(self) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.base.secrets import masked
-from recsys.files.user_files import problem_of
+from recsys.files.user_files import on_file_system, problem_of
 
 BATCH = 500  # keys of one query; SQLite takes 32,766 at most
 FORMAT = 1  # of the table or keys; a store of a later one is not touched
@@ -296,7 +296,11 @@ def open_store(url: str, *, write: bool = False) -> FeatureStore:
     """Open a store to read or to write. Raises UserError if it cannot be opened, or is something else."""
     scheme = url.partition(":")[0]
     if scheme == "sqlite" and url.startswith("sqlite:///"):
-        return SQLiteStore(Path(url.removeprefix("sqlite:///")), write=write)
+        try:
+            path = on_file_system(url.removeprefix("sqlite:///"))
+        except ValueError as e:
+            raise UserError(f"store={url}: {e}") from None
+        return SQLiteStore(Path(path), write=write)
     if scheme in ("redis", "rediss"):
         return RedisStore(url)
     raise UserError(f"store={masked(url)}: must be sqlite:///PATH or redis://HOST:PORT/DB")

@@ -127,7 +127,8 @@ class Schedule:
             more, env, share = self._runner.share(cfg)
         resume = ["resume=auto"] if run.attempts else []
         command = [*TRAIN, *overrides, *more, override("run_dir", folder), *resume]
-        env["RECSYS_SWEEP"] = self._folder.resolve().name
+        sweep = self._folder.resolve().name
+        env |= {"RECSYS_SWEEP": sweep, "RECSYS_JOB_TYPE": "trial", "RECSYS_RUN_NAME": f"{sweep}/{run.folder}"}  # of W&B
         run.status, run.attempts = "running", run.attempts + 1
         self._sweep.save(self._folder)  # a sweep that is killed here finds the run when it is resumed
         process = self._runner.start(command, env, folder)

@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from recsys.base.json_log import messages
+
 OUTPUT = "output.log"  # output of all processes of the run, including what they print before train.log exists
 
 
@@ -55,7 +57,7 @@ def last_error(folder: Path) -> str:
     log: list[str] = []
     for name in ("train.log", OUTPUT):
         if (folder / name).exists():
-            log = [line.strip() for line in (folder / name).read_text(errors="replace").splitlines() if line.strip()]
+            log = [line.strip() for line in messages((folder / name).read_text(errors="replace"))]
         if errors := [line.partition("error: ")[2] for line in log if "error: " in line]:
             return errors[-1]
     return log[-1] if log else ""

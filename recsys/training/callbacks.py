@@ -11,10 +11,10 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.loggers import CSVLogger, Logger
 
 from recsys.base import interrupts
-from recsys.base.console import Bar, say, say_once
+from recsys.base.console import Bar, emit, say, say_once
 from recsys.batch import Batch
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.collected_rows import world_size
@@ -143,7 +143,9 @@ class Throughput(pl.Callback):
         self.cpu_seconds, self._cpu_since = self.cpu_seconds + cpu - self._cpu_since, cpu
         assert self._bar is not None and self._loader is not None
         if (batch_idx + 1) % (self._every * self._accumulate) == 0:
-            self._bar.note = f"epoch {trainer.current_epoch}  loss {float(outputs['loss']):.4f}"
+            loss = float(outputs["loss"])
+            self._bar.note = f"epoch {trainer.current_epoch}  loss {loss:.4f}"
+            self._bar.facts = {"epoch": trainer.current_epoch, "step": trainer.global_step, "loss": loss}
             samples, seconds = self.samples - self._logged[0], self.seconds - self._logged[1]
             if seconds > 0:
                 module.log("train/samples_per_second", samples / seconds, rank_zero_only=True)
@@ -307,6 +309,25 @@ class EvaluationBar(pl.Callback):
 
     def on_test_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._stop()
+
+
+class EventLogger(Logger):
+    """Tells machines (logging=json, metrics_port) the metrics that metrics.csv gets."""
+
+    @property
+    def name(self) -> str:
+        return "events"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        found: dict[str, Any] = {name: float(value) for name, value in metrics.items()}
+        emit("metrics", step=step, **found)
+
+    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
+        """Do nothing: config.yaml has them."""
 
 
 def csv_logger(run_dir: Path, batches: int | None) -> CSVLogger:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from recsys.base import interrupts
+from recsys.base import interrupts, metrics_page
 from recsys.base.console import log_to, say
-from recsys.base.cores import allowed_cores
+from recsys.base.cores import allowed_cores, threads_taken
 from recsys.config.compose import load_config
 from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
-from recsys.files import manifest
+from recsys.files import manifest, starts
 from recsys.job.check import check_late
 from recsys.job.check_early import check_early, check_vector_widths, learns_all_rows
-from recsys.job.resumed import check_start, run_to_resume, run_to_start_from
+from recsys.job.resumed import AUTO, check_start, names_a_run, run_to_resume, run_to_start_from
 from recsys.job.run_config import RunConfig, device_of
 from recsys.job.unread_keys import unread_line
 
@@ -48,6 +49,9 @@ def train(composed: DictConfig) -> Run:
 
     log_to(None)  # an earlier run in this process (a notebook) may have set its log file
     try:
+        if names_a_run(composed) or composed.run_dir is not None:  # before slow imports, and before ranks meet
+            key = "resume" if names_a_run(composed) else "run_dir"
+            run_lock.check_free(Path(composed[key]), key)
         if (ranks := started_by_torchrun()) is not None:
             return _train_as_rank(composed, ranks)
         cfg, files = check_raw_files(composed)
@@ -58,33 +62,36 @@ def train(composed: DictConfig) -> Run:
             job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
             minutes = cfg.trainer.timeout_minutes
             patience = {"patience_seconds": int(60 * minutes)} if cfg.trainer.save_on_interrupt else {}
+            metrics_page.close()
             spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)  # calls it in each process
         else:
             with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
                 fit(cfg, folder, prepared, alone)
         return Run(folder.path)
     finally:
+        starts.end(sys.exception())
         run_lock.release()
 
 
 def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:
     """Train as one of torchrun's ranks: rank 0 checks, prepares and opens the folder, and the others follow it."""
-    from recsys.distributed.ranks import any_restarted, check_shared, first_decides
+    from recsys.distributed.ranks import check_shared, first_decides, most_restarts
     from recsys.training.run_dir import RunFolder
 
     def begin_on_rank_0() -> tuple[Path, Prepared, bool]:
         """Return what the other ranks need; each of them reads the checkpoint's state itself."""
         cfg, files = check_raw_files(composed)
         cfg = cfg.changed({"trainer.devices": ranks.local_world_size})
-        folder, prepared = begin(cfg, files, ranks.world_size, restarted)
+        folder, prepared = begin(cfg, files, ranks.world_size, restarts)
         return folder.path, prepared, folder.resumed
 
     t = composed.trainer
     with process_group(device_of(t.accelerator), t.threads, ranks, t.timeout_minutes):
-        restarted = any_restarted(ranks)
+        restarts = most_restarts(ranks)
         path, prepared, resumed = first_decides(ranks, begin_on_rank_0)
         check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
-        fit(RunConfig.of(load_config(path / "config.yaml", ours=True)), RunFolder(path, resumed), prepared, ranks)
+        folder = RunFolder(path, resumed, restarts=restarts)
+        fit(RunConfig.of(load_config(path / "config.yaml", ours=True)), folder, prepared, ranks)
     return Run(path)
 
 
@@ -97,20 +104,19 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
     log_to(path / "train.log")
     cfg = RunConfig.of(load_config(path / "config.yaml", ours=True))
     started = started_by_torchrun()
-    with process_group(cfg.accelerator, cfg.trainer.threads, started, cfg.trainer.timeout_minutes) as ranks:
+    group = process_group(cfg.accelerator, cfg.trainer.threads, started, cfg.trainer.timeout_minutes)
+    with metrics_page.heard(cfg), group as ranks:
         fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
 
 
-def begin(
-    cfg: RunConfig, files: SplitFiles | None, world_size: int, restarted: bool = False
-) -> tuple[RunFolder, Prepared]:
+def begin(cfg: RunConfig, files: SplitFiles | None, world_size: int, restarts: int = 0) -> tuple[RunFolder, Prepared]:
     """Check the config, prepare the data and open the run's folder. One process calls this before training begins.
 
     Args:
         cfg: the config that `check_raw_files` returned.
         files: the raw files that it returned; None if the data names no files.
         world_size: number of processes of the job.
-        restarted: whether torchrun has restarted this job.
+        restarts: how often torchrun has restarted this job.
     """
     check_late(cfg, world_size)
     data = cfg.data
@@ -125,12 +131,22 @@ def begin(
     from recsys.data.features.label_columns import check_known
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
+    from recsys.training import mirror
     from recsys.training.run_data import prepare_to_go_on, prepare_to_resume
     from recsys.training.run_data import save as save_run_data
     from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
+    from recsys.training.run_lock import hold
 
-    folder = open_run_dir(allow_restarts(cfg, restarted))
+    cfg = allow_restarts(cfg, restarts)
+    if cfg.checkpoint.mirror is not None and cfg.resume == AUTO and cfg.run_dir is not None:
+        path = Path(cfg.run_dir)
+        path.mkdir(parents=True, exist_ok=True)
+        hold(path)
+        mirror.fetch(cfg.checkpoint.mirror, path)
+    folder = open_run_dir(cfg)
     path = folder.path
+    if cfg.checkpoint.mirror is not None:
+        mirror.check(cfg.checkpoint.mirror, path, folder.resumed)
     log_to(path / "train.log")
     say(f"run folder: {path}")
     if cfg.trainer.threads is None and (cores := allowed_cores()).why:
@@ -149,9 +165,25 @@ def begin(
         Fitted.copy(prepared.folder, path)
     save_run_data(path, prepared)
     write_manifest(path)
+    starts.begin(path, _facts(cfg, folder, prepared, world_size))
     rows = prepared.info["rows"]
     say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
     return folder, prepared
+
+
+def _facts(cfg: RunConfig, folder: RunFolder, prepared: Prepared, world_size: int) -> dict[str, Any]:
+    """Return what an entry of starts.json has of the training itself."""
+    return {
+        "resumed": folder.resumed,
+        "changed": folder.changed,
+        "processes": world_size,
+        "processes_of_host": cfg.trainer.devices,
+        "threads": threads_taken(cfg.trainer.threads, cfg.trainer.devices),
+        "accelerator": cfg.accelerator,
+        "precision": cfg.precision,
+        "tf32": cfg.tf32,
+        "data": prepared.info.get("contents"),
+    }
 
 
 def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]:
@@ -182,15 +214,17 @@ def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> 
     Args:
         folder: the run's folder, and the state to go on from.
     """
+    from recsys.training.mirror import mirrored
     from recsys.training.results import write_results
 
-    if cfg.kind.fitted_at_once:
-        from recsys.training.fit_at_once import fit_at_once
+    with mirrored(cfg.checkpoint.mirror if ranks.rank == 0 else None, folder.path):
+        if cfg.kind.fitted_at_once:
+            from recsys.training.fit_at_once import fit_at_once
 
-        results = fit_at_once(cfg, folder.path, prepared)
-    else:
-        from recsys.training.train_steps import train_steps
+            results = fit_at_once(cfg, folder.path, prepared)
+        else:
+            from recsys.training.train_steps import train_steps
 
-        results = train_steps(cfg, folder, prepared, ranks)
-    if ranks.rank == 0:
-        write_results(cfg, folder.path, prepared, results)
+            results = train_steps(cfg, folder, prepared, ranks)
+        if ranks.rank == 0:
+            write_results(cfg, folder.path, prepared, results)

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ FREE = {
     "sharding",
     "engine",
     "logger",
+    "logging",
+    "metrics_port",
+    "metrics_host",
     "checkpoint",
     "trainer.devices",
     "trainer.accelerator",
@@ -64,7 +67,7 @@ FREE = {
     "data.verify",
 }
 
-
+STARTS_OWN = ("run_dir", "resume", "resume_on_changed_data", "sweep")  # keys of one start, which config.yaml leaves out
 MISSES_REPEATS = "left out, as targets missed"  # the history, in the protocol of metrics
 
 
@@ -74,11 +77,15 @@ class RunFolder:
 
     resumed: whether the run continues from a checkpoint
     start: that checkpoint's state, if this process has read it
+    restarts: how often torchrun has restarted the job
+    changed: the keys that this start changes: (before, now)
     """
 
     path: Path
     resumed: bool = False
     start: RunState | None = None
+    restarts: int = 0
+    changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
 def open_run_dir(cfg: RunConfig) -> RunFolder:
@@ -103,6 +110,7 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
         raise UserError(f"run_dir={path}: is a file; name a folder")
     path.mkdir(parents=True, exist_ok=True)
     hold(path, key)
+    changed: dict[str, tuple[Any, Any]] = {}
     if (path / CONFIG).exists():
         there = RunConfig.of(load_config(path / CONFIG))
         old, new = (flatten(without_secrets(c.plain)) for c in (there, cfg))
@@ -110,7 +118,10 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
         for name, after in zip(names, [*names[1:], ""], strict=True):
             is_free = any(name == f or name.startswith(f + ".") for f in FREE)
             is_free = is_free or after.startswith(f"{name}.")  # an empty mapping, which has keys in the other config
-            if not is_free and old.get(name) != new.get(name):
+            if old.get(name) == new.get(name):
+                continue
+            changed[name] = (old.get(name), new.get(name))
+            if not is_free:
                 raise UserError(
                     f"{key}={path}: contains a run with another config: {name} is {old.get(name)} there, "
                     f"{new.get(name)} here; choose another run_dir"
@@ -135,7 +146,8 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
     write_config(path / CONFIG, cfg.changed({"run_dir": str(path)}))
     if (path / manifest.FILE).exists():
         _add_to_manifest(path, [CONFIG])
-    return RunFolder(path, resumed, start)
+    begun = {k: v for k, v in changed.items() if cfg.resume is not None and k.partition(".")[0] not in STARTS_OWN}
+    return RunFolder(path, resumed, start, changed=begun)
 
 
 def _move_old_run(path: Path) -> None:
@@ -152,13 +164,14 @@ def _move_old_run(path: Path) -> None:
 
 
 def write_config(file: Path, cfg: RunConfig) -> None:
-    """Write the config of a run, without its secrets and without the settings of a sweep."""
-    values = {name: value for name, value in without_secrets(cfg.plain).items() if name != "sweep"}
+    """Write the config of a run, without its secrets, the settings of a sweep, and how this start resumed it."""
+    values = without_secrets(cfg.plain) | {"resume": None, "resume_on_changed_data": False}
+    values.pop("sweep")
     with whole_file(file) as building:
         OmegaConf.save(OmegaConf.create(values), building)
 
 
-def allow_restarts(cfg: RunConfig, restarted: bool) -> RunConfig:
+def allow_restarts(cfg: RunConfig, restarts: int) -> RunConfig:
     """Return the config, with resume=auto if torchrun has restarted this job.
 
     Raises UserError if restarts are allowed but run_dir is not set.
@@ -166,7 +179,7 @@ def allow_restarts(cfg: RunConfig, restarted: bool) -> RunConfig:
     if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
         why = "so that a restarted job can find and resume its run"
         raise UserError(f"torchrun --max_restarts needs run_dir=DIR, {why}")
-    return cfg.changed({"resume": AUTO}) if restarted and cfg.resume is None else cfg
+    return cfg.changed({"resume": AUTO}) if restarts and cfg.resume is None else cfg
 
 
 def write_manifest(path: Path) -> None:

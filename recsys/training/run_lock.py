@@ -4,10 +4,12 @@ RUN/.lock          locked by flock while the job runs; the lock ends with the pr
 RUN/.owner.json    host, process and start of the job that has, or had, the lock
 """
 
+import fcntl
 import json
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -17,6 +19,7 @@ from recsys.base.errors import UserError
 from recsys.files.atomic import write_json
 
 LOCK, OWNER = ".lock", ".owner.json"
+LOOK_SECONDS = 0.5  # in which another job may look at the lock
 _held: dict[Path, FileLock] = {}
 
 
@@ -29,14 +32,9 @@ def hold(run: Path, key: str = "run_dir") -> None:
         return
     lock = FileLock(run / LOCK)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=LOOK_SECONDS)
     except Timeout:
-        try:
-            owner = json.loads((run / OWNER).read_text(encoding="utf-8"))
-            other = f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
-        except (OSError, ValueError, KeyError, TypeError):
-            other = "another process"
-        raise UserError(f"{key}={run}: {other} is writing to it; choose another run_dir, or wait") from None
+        raise _busy(run, key) from None
     except (NotImplementedError, OSError) as e:
         if not os.access(run, os.W_OK):
             raise
@@ -44,6 +42,26 @@ def hold(run: Path, key: str = "run_dir") -> None:
         return
     write_json(run / OWNER, {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%F %T")})
     _held[run.resolve()] = lock
+
+
+def check_free(run: Path, key: str = "run_dir") -> None:
+    """Raise UserError if another job has a run folder. Leaves nothing there, and any number of processes may ask."""
+    if run.resolve() in _held or not (run / LOCK).is_file():
+        return
+    with suppress(OSError), (run / LOCK).open() as file:  # its file system may have no locks
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy(run, key) from None
+
+
+def _busy(run: Path, key: str) -> UserError:
+    try:
+        owner = json.loads((run / OWNER).read_text(encoding="utf-8"))
+        other = f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        other = "another process"
+    return UserError(f"{key}={run}: {other} is writing to it; choose another run_dir, or wait")
 
 
 def release() -> None:

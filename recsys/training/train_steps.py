@@ -1,5 +1,6 @@
 """Train a model step by step with Lightning, and measure the best checkpoint."""
 
+import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
@@ -77,7 +78,8 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     trainer, throughput = build_trainer(cfg, path, ranks, prepared, start, windows=len(windows) if windows else 0)
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
-        say(f"resuming from {newest}")
+        most = os.environ.get("TORCHELASTIC_MAX_RESTARTS")
+        say(f"resuming from {newest}" + (f" (restart {folder.restarts} of {most})" if folder.restarts else ""))
         # Lightning does not restore the loader from a checkpoint at the end of an epoch
         training.load_state_dict(start.loader_position)
     elif goes_on_from is not None:

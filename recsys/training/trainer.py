@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger
 
-from recsys.base.console import say, say_once
+from recsys.base.console import is_heard, say, say_once
 from recsys.config.compose import without_secrets
 from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
@@ -17,6 +17,7 @@ from recsys.data.loader.training_rows import load_factors, untrained_unknowns
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import ALONE, Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
+from recsys.files import starts
 from recsys.files.atomic import write_json
 from recsys.job.build import make, make_scheduler
 from recsys.job.check_early import monitor_of
@@ -24,7 +25,7 @@ from recsys.job.run_config import RunConfig, seconds_of
 from recsys.labels import kept_negatives
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.strategy import ShardedStrategy
-from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
+from recsys.training.callbacks import EvaluationBar, EventLogger, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.loss_scale import Float16
 from recsys.training.module import RecsysModule
@@ -34,6 +35,7 @@ from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
 
 TF32_CAPABILITY = 8  # CUDA's compute capability of Ampere
+LONGEST_TAG = 64  # characters, that W&B takes
 COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several processes
 
 
@@ -214,15 +216,19 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
         return False
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in cfg.logger.items():
-        options = {}
+        options: dict[str, Any] = {}
         if name == "wandb":
             file = path / "wandb_id"  # a resumed run keeps its id, so that `wandb sync --append` continues it
             if start is None or not file.exists():
                 file.write_text(uuid.uuid4().hex[:8])
-            options = {"id": file.read_text(encoding="utf-8"), "resume": "allow"}
+            model = str(cfg.model["_target_"]).rpartition(".")[2]
+            tags = node.get("tags") or [tag[:LONGEST_TAG] for tag in (cfg.data.name, model)]
+            options = {"tags": tags, "id": file.read_text(encoding="utf-8"), "resume": "allow"}
         loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
+    if is_heard():
+        loggers.append(EventLogger())
     for logger in loggers[1:]:
-        logger.log_hyperparams(without_secrets(cfg.plain))
+        logger.log_hyperparams(without_secrets(cfg.plain) | {"made_by": starts.line(path)})
     return loggers
 
 

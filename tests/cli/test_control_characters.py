@@ -9,8 +9,8 @@ from rich.table import Table
 
 from recsys.base import console
 from recsys.base.errors import NeedsAnswer, UserError
+from recsys.base.json_log import log as server_log
 from recsys.distributed import failures
-from recsys.server.logs import log as server_log
 
 VALUE = "ü漢\x1b]0;EVIL\x07\rb\x9bc\u202ed\U000e0001"  # a title, a bell, a return, C1, from right to left, a tag
 SHOWN = r"ü漢\x1b]0;EVIL\x07\rb\x9bc\u202ed\U000e0001"

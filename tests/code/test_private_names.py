@@ -30,10 +30,9 @@ USED = {  # name: the files that may use it
     "_log_artifact": {"training/wandb_artifacts.py"},
     "_lookups": {"sharding/touched_rows.py", "data/features/fitted.py"},  # the latter has its own
     "_pooling": {"sharding/touched_rows.py"},
-    "_optimizer_classes": {"sharding/planner.py"},
     "_run_exitfuncs": {"distributed/failures.py"},
     "_should_check_val_fx": {"training/callbacks.py"},
-    "_storage_reservation": {"plan.py", "sharding/infeasible.py"},
+    "_storage_reservation": {"sharding/table_memory.py"},
     "_to_model": {"dashboard.py"},
     "_trial_id": {"sweep/search.py"},
     "_valid_parameters": {"sweep/slurm.py"},

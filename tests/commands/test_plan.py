@@ -123,7 +123,7 @@ def test_a_hashed_table_has_the_rows_that_its_config_says() -> None:
 
 def test_optimizer_state() -> None:
     sizes = {"rowwise_adagrad": 40, "adagrad": 160, "sgd": 0, "adam": 320, "partial_rowwise_adam": 200}
-    assert {name: c.state_bytes(10, 4) for name, c in OPTIMIZERS.items()} == sizes
+    assert {name: sum(c.state_bytes(10, 4)) for name, c in OPTIMIZERS.items()} == sizes
 
 
 # NVIDIA's DeepLearningExamples, TensorFlow2/Recommendation/DLRM_and_DCNv2: README.md and doc/DLRM.md for parameters, sizes
@@ -348,8 +348,8 @@ def test_the_ways_to_split_tables_between_gpu_and_host_memory(tmp_path: Path) ->
     by_rows = ["~sharding.per_table.large.min_bytes", "sharding.per_table.large.min_rows=10000"]
     assert sum(k == "fused_uvm" for k in kernels("sharding=cpu_gpu_threshold", *by_rows).values()) == 13
     small = planned("cluster=a100_80", "sharding=cpu_gpu_budget", "sharding.hbm_gib=4")
-    assert 0 < small.devices[0].hbm <= 4 * GIB
-    assert {t.kernel for t in small.tables} == {"fused", "fused_uvm"}
+    assert 0 < small.devices[0].hbm <= 0.85 * 4 * GIB and 0 <= small.devices[0].hbm_free < GIB // 1000
+    assert {t.kernel for t in small.tables} == {"fused", "fused_uvm_caching"}
 
 
 def test_cache_load_factors_come_from_the_rows_frequencies(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ FREE = (  # text of the user's, which only the files or a folder prove wrong; na
     *("data.name", "data.root", "data.prepared", "data.where", "debug.name", "run_dir", "resume", "start_from"),
     *("sweep.metric", "sweep.slurm", "data.split.rows", "data.source.rename", "data.derive", "data.items.columns"),
     "data.dense_defaults.transform",  # each feature here has its own
+    *("metrics_host", "checkpoint.mirror"),  # what names and places there are is not in the config
 )
 LISTS_OF_TEXT = ("null_values", "files", "columns", "names", "positive")
 TEXT = ("column", "separator", "comment", "quote", "escape", "encoding", "split", "time_zone", "table", "key", "format",

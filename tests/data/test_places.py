@@ -23,6 +23,7 @@ from recsys.data.raw.raw_files import digests, list_remote_files, natural_sort, 
 from recsys.data.raw.raw_format import RawFormat
 from recsys.online.predictor import input_files
 from recsys.schema.data_schema import DataConfig
+from recsys.training import mirror
 
 
 @pytest.fixture(scope="module")
@@ -174,8 +175,6 @@ def test_mistakes_are_told_in_one_line(s3: Any, memory: Any, tmp_path: Path, mon
         with pytest.raises(UserError, match=message) as e:
             read_sources.find_files(replace(data, root=root))
         assert "\n" not in str(e.value)
-    with pytest.raises(UserError, match=r"data.prepared=s3://bucket/prepared: must be a local folder"):
-        prepare(replace(data, prepared="s3://bucket/prepared"))
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(
         UserError, match=r"data.root=gs://b/x: needs gcsfs, which is not installed; run: uv sync --inexact --extra gcs$"
@@ -205,3 +204,19 @@ def test_digests_of_stores_that_tell_no_content(memory: Any, tmp_path: Path) -> 
     assert digests([file], tmp_path)[file] == first
     memory.pipe("/in/a.csv", b"x\n2\n")
     assert digests([file], tmp_path)[file] != first
+
+
+def test_a_run_is_mirrored_to_s3_and_fetched(s3: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "checkpoints" / "step-00000010"
+    folder.mkdir(parents=True)
+    (folder / "state.pt").write_bytes(b"state")
+    (tmp_path / "a" / "config.yaml").write_text("model: {}\n")
+    url = "s3://bucket/runs/a"
+    mirror.check(url, tmp_path / "a", resumed=False)
+    mirror.fetch(url, tmp_path / "b")
+    assert (tmp_path / "b/checkpoints/step-00000010/state.pt").read_bytes() == b"state"
+    (folder / "state.pt").unlink()
+    mirror.Mirror(url, tmp_path / "a").copy()
+    assert sorted(s3.find("bucket/runs/a")) == ["bucket/runs/a/config.yaml", "bucket/runs/a/mirror.json"]
+    with pytest.raises(UserError, match=r"^checkpoint\.mirror=s3://none/a: cannot be written: "):
+        mirror.check("s3://none/a", tmp_path / "a", resumed=False)

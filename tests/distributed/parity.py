@@ -1,5 +1,6 @@
 """Training a small model sharded, and the same in plain torch on the whole batch, to be compared."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,13 +8,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from recsys.batch import Batch
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.optimizers import sparse_optimizer
+from recsys.sharding.planner import make_planner, this_machine, topology
 from recsys.sharding.sharded_model import Placement
+from recsys.sharding.tables import lay_out_tables
 from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
@@ -238,6 +243,21 @@ class Trained:
         """Logits of the same rows on every rank."""
         return self.dmp(batch(9, 0, 1).to(self.device))[1].cpu()
 
+    def bytes(self) -> tuple[int, int]:
+        """This rank's bytes of the tables' weights, and of their optimizer's states, as they are allocated."""
+        lookups = [m._lookups for m in self.dmp.modules() if hasattr(m, "_lookups")]
+        kernels = [m for each in lookups for lookup in each for m in lookup.modules()]
+        tensors = [(n, t) for m in kernels for n, t in [*m.named_parameters(), *m.named_buffers()]]
+        sizes: dict[str, dict[int, int]] = {"weights": {}, "momentum": {}}
+        tensors = [(n.rpartition(".")[2], t) for n, t in tensors]
+        if (rows := self.module._optimizers.rows) is not None:
+            tensors += [("momentum", t) for own in rows.state.values() for t in own.values()]
+        for name, t in tensors:
+            kind = next((k for k in sizes if name.startswith(k)), None)
+            if kind and isinstance(t, Tensor) and t.is_floating_point():  # not FBGEMM's offsets and places
+                sizes[kind][t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return sum(sizes["weights"].values()), sum(sizes["momentum"].values())
+
     def tables(self) -> dict[str, list[tuple[Tensor, tuple[int, int]]]]:
         state = self.dmp.state_dict().items()
         return {n: [(p.cpu().clone(), at) for p, at in pieces(v)] for n, v in state if ".embedding" in n}
@@ -256,7 +276,8 @@ def train_all(rank: int, world_size: int, cases: list[Case], on: str = "cpu") ->
         trained = Trained(case, on)
         logits = [trained.step(step) for step in range(STEPS)]
         assert trained.module.not_finite() is None  # every checkpoint asks this; a rank may hold no shard of a table
-        results.append({"logits": logits, "tables": trained.tables(), "plan": trained.module.sharded.plan})
+        found = {"logits": logits, "tables": trained.tables(), "bytes": trained.bytes()}
+        results.append(found | {"plan": trained.module.sharded.plan})
         dist.barrier()
     return results
 
@@ -280,6 +301,29 @@ def assert_equal(ranks: list[Any], case: Case) -> None:
                 got[row : row + piece.shape[0], column : column + piece.shape[1]] = piece
         torch.testing.assert_close(got[:, : case.dim], full, rtol=1e-4, atol=1e-5, msg=lambda m: f"table {name}: {m}")
         assert not got[:, case.dim :].any(), "padding that is not zero"
+
+
+def planned_bytes(case: Case, world_size: int) -> list[tuple[int, int]]:
+    """Each rank's bytes of weights and of states, as the planner counts them, which must fit the ranks."""
+    module = Task(Model(case))
+    lay_out_tables(module, case.sharding.padding)
+    optim = sparse_optimizer(case.optim)
+    planner, sharders = make_planner(
+        module, case.sharding, optim, topology(this_machine("cpu", world_size)), ROWS // world_size
+    )
+    planner.plan(module, sharders)
+    options = planner._best_plan or []
+    with_states = {(o.name, i): s.storage for o in options for i, s in enumerate(o.shards)}
+    enumerator = EmbeddingEnumerator(planner._topology, ROWS // world_size, planner._constraints)
+    enumerator.enumerate(module, sharders)
+    enumerator.populate_estimates(options)  # by TorchRec alone, which knows of no optimizer here
+    found = [(0, 0)] * world_size
+    for o in options:
+        for i, s in enumerate(o.shards):
+            weights, states = found[s.rank]
+            size = math.prod(s.size) * o.tensor.element_size()
+            found[s.rank] = (weights + size, states + with_states[o.name, i].ddr - s.storage.ddr)
+    return found
 
 
 def initial_tables(rank: int, world_size: int, kinds: list[str]) -> list[dict[str, list[tuple[Tensor, Any]]]]:

@@ -64,9 +64,25 @@ def test_torchrun_restarts_the_ranks_and_the_run_goes_on(job: Job, home: Path, r
     torchrun = [*TORCHRUN, "--nproc_per_node=2", "--max_restarts=2", *TRAIN]
     job.start([*torchrun, f"run_dir={run}", "model.how=kill", f"model.mark={mark}"])
     assert job.wait() == [0], job.output.read_text()[-3000:]
-    assert f"resuming from {run}/checkpoints/step-00000010" in job.output.read_text()
+    assert f"resuming from {run}/checkpoints/step-00000010 (restart 1 of 2)" in job.output.read_text()
     assert metrics(run)["test"]["auc"] == pytest.approx(reference["test"]["auc"], abs=1e-6)
     assert [p.name for p in home.glob("again*") if p.is_dir()] == ["again"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model=nope", "error: model=nope: no such choice"),  # found by each rank, before they meet
+        pytest.param("trainer.batch_size=33", "not divisible by 2 processes", marks=pytest.mark.slow),  # by rank 0
+    ],
+)
+def test_a_mistake_ends_torchrun_instead_of_being_restarted(job: Job, override: str, message: str) -> None:
+    job.start([*TORCHRUN, "--nproc_per_node=2", "--max_restarts=3", *TRAIN, "run_dir=mistaken", override])
+    assert job.wait() == [1]
+    output = job.output.read_text()
+    assert message in output
+    assert [line.startswith("error: ") for line in output.splitlines()].count(True) == 1
+    assert "got signal: 15" in output  # torchrun's, of the first start
 
 
 @pytest.fixture
@@ -100,16 +116,16 @@ def test_resume_auto_needs_a_name(cfg: DictConfig, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError, match="resume=auto: needs run_dir=DIR"):
         open_run_dir(RunConfig.of(cfg))
     cfg.resume = None
-    allow_restarts(RunConfig.of(cfg), restarted=False)
+    allow_restarts(RunConfig.of(cfg), restarts=0)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
     with pytest.raises(UserError, match="--max_restarts needs run_dir=DIR"):
-        allow_restarts(RunConfig.of(cfg), restarted=False)
+        allow_restarts(RunConfig.of(cfg), restarts=0)
 
 
 def test_a_restart_means_resume_auto(cfg: DictConfig) -> None:
     cfg.resume = None
-    assert allow_restarts(RunConfig.of(cfg), restarted=False).resume is None
-    assert allow_restarts(RunConfig.of(cfg), restarted=True).resume == AUTO
+    assert allow_restarts(RunConfig.of(cfg), restarts=0).resume is None
+    assert allow_restarts(RunConfig.of(cfg), restarts=1).resume == AUTO
 
 
 def test_whose_failure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,18 @@ def test_torchrun_restarts_both_hosts_and_the_run_goes_on(
     run = home / mark.stem
     start(job, hosts, f"run_dir={run}", f"model.rank={rank}", "model.how=kill", f"model.mark={mark}", restarts=2)
     assert job.wait() == [0, 0], job.output.read_text()[-3000:]
-    assert f"resuming from {run}/checkpoints/step-00000010" in job.output.read_text()
+    assert f"resuming from {run}/checkpoints/step-00000010 (restart 1 of 2)" in job.output.read_text()
     assert metrics(run)["test"]["auc"] == pytest.approx(reference["test"]["auc"], abs=1e-6)
     assert metrics(run)["train"]["samples"] == reference["train"]["samples"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("override", "times"), [("model=nope", 2), ("trainer.batch_size=33", 1)])
+def test_a_mistake_ends_torchrun_on_both_hosts(job: Job, hosts: list[Host], override: str, times: int) -> None:
+    start(job, hosts, "run_dir=mistaken", override, restarts=3)
+    assert all(job.wait())
+    lines = job.output.read_text().splitlines()
+    assert [line.startswith("error: ") for line in lines].count(True) == times  # before they meet, once a host
 
 
 @pytest.mark.slow

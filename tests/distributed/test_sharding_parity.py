@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity import Case, assert_equal, initial_tables, train_all
+from parity import Case, assert_equal, initial_tables, planned_bytes, train_all
 from processes import run
 
 from recsys.sharding.optimizers import OPTIMIZERS
@@ -62,6 +62,7 @@ def check(ranks: list[Any], case: Case) -> None:
         assert tables.pop("t_a") == ("table_wise" if split else expected)  # it has three rows
         assert {t for name, t in tables.items() if name != "s_s"} == {expected}
     assert_equal(ranks, case)
+    assert [r["bytes"] for r in ranks] == planned_bytes(case, len(ranks))
 
 
 @pytest.mark.parametrize("case", marked(CASES))

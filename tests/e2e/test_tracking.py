@@ -13,8 +13,8 @@ from forks import run_forked
 SMALL = ["data.sample.rows=6000", "trainer.batch_size=256", "trainer.threads=1", "trainer.log_every_n_steps=5"]
 
 
-def train(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    env = {"WANDB_API_KEY": "", "HOME": str(cwd), "NETRC": str(cwd / "none")}
+def train(cwd: Path, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {"WANDB_API_KEY": "", "HOME": str(cwd), "NETRC": str(cwd / "none")} | more
     return run_forked("recsys.train", *SMALL, "logger=wandb", *args, cwd=cwd, env=env)
 
 
@@ -46,7 +46,8 @@ def history(run: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("tracked")
-    done = train(home, "trainer.max_epochs=2", "run_dir=a", "metrics.slices=[cat_1]")
+    trial = {"RECSYS_SWEEP": "s", "RECSYS_JOB_TYPE": "trial", "RECSYS_RUN_NAME": "s/0"}
+    done = train(home, "trainer.max_epochs=2", "run_dir=a", "metrics.slices=[cat_1]", "logger.wandb.name=mine", **trial)
     assert done.returncode == 0, done.stderr[-3000:]
     return home / "a"
 
@@ -81,6 +82,12 @@ def test_tables_curves_config_and_summary(run: Path) -> None:
     assert config["plan"] == json.loads((run / "plan.json").read_text())
     best = summary.get("best/test/auc") or summary["best/test"]["auc"]
     assert best == pytest.approx(json.loads((run / "metrics.json").read_text())["test"]["auc"])
+
+
+def test_a_trial_has_the_group_of_its_sweep_and_what_the_user_sets_stays(run: Path) -> None:
+    [told, *_] = [r.run for r in records(run) if r.WhichOneof("record_type") == "run"]
+    assert (told.run_group, told.job_type, told.display_name) == ("s", "trial", "mine")
+    assert sorted(told.tags) == ["DLRM", "criteo"]
 
 
 def test_lineage(run: Path) -> None:

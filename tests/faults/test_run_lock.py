@@ -1,5 +1,6 @@
 """Two jobs never write to one run folder, and a new run moves only an old run's files."""
 
+import fcntl
 import json
 import signal
 import socket
@@ -33,11 +34,41 @@ def test_the_second_job_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     who = rf"run_dir={tmp_path}: process {first.pid} on {socket.gethostname()} \(since 20\S+ \S+\) is writing to it"
     with pytest.raises(UserError, match=who):
         run_lock.hold(tmp_path)
+    with pytest.raises(UserError, match=who.replace("run_dir", "resume")):
+        run_lock.check_free(tmp_path, "resume")
     first.send_signal(signal.SIGKILL)
     first.wait()
+    run_lock.check_free(tmp_path)
     run_lock.hold(tmp_path)
     run_lock.hold(tmp_path)  # a job may ask again
+    run_lock.check_free(tmp_path)
     run_lock.release()
+
+
+def test_a_look_at_the_lock_leaves_nothing_and_disturbs_no_other_job(tmp_path: Path) -> None:
+    run_lock.check_free(tmp_path / "new")
+    run_lock.check_free(tmp_path)
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / run_lock.LOCK).touch()
+    with (tmp_path / run_lock.LOCK).open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # as another job that looks
+        run_lock.check_free(tmp_path)
+
+
+def test_a_busy_folder_is_refused_before_slow_imports(tmp_path: Path) -> None:
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert first.stdout is not None
+        first.stdout.readline()
+        command = [sys.executable, "-X", "importtime", "-m", "recsys.train", f"run_dir={tmp_path}", "resume=auto"]
+        second = subprocess.run(command, capture_output=True, text=True)
+    finally:
+        first.kill()
+        first.wait()
+    assert (second.returncode, second.stderr.count("is writing to it; choose another run_dir, or wait")) == (2, 1)
+    assert "| torch\n" not in second.stderr
 
 
 def test_a_running_job_is_left_alone(trained: Home, capfd: pytest.CaptureFixture[str]) -> None:

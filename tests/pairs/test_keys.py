@@ -88,10 +88,13 @@ UNSEEN = (  # or begins with: what `data` reads has its own checks, and a model'
     *(
         "checkpoint.monitor",
         "checkpoint.mode",
+        "checkpoint.mirror",
         "engine.",
         "debug.",
         "sweep.",
         "logger",
+        "logging",
+        "metrics_",
         "seed",
         "run_dir",
         "resume",

@@ -31,9 +31,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from recsys.base.json_log import LibraryLog
 from recsys.server import grpc_v2
 from recsys.server.core import Call
-from recsys.server.logs import LibraryLog
 from recsys.server.request_error import RequestError
 
 

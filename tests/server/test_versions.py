@@ -19,9 +19,9 @@ import requests
 from served import Served, serving
 
 from recsys.base.errors import UserError
+from recsys.base.json_log import log
 from recsys.files.atomic import write_json
 from recsys.files.model_folder import SERVING
-from recsys.server.logs import log
 from recsys.server.model_versions import Repository, open_source, split_share
 
 SESSION = requests.Session()

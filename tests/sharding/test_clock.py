@@ -30,6 +30,7 @@ from recsys.sharding.estimate.clock import (
     COMPILED_US,
     GATHER,
     GRAPH_MS,
+    HOST,
     KERNEL_US,
     LATENCY_US,
     LINK,
@@ -180,6 +181,31 @@ def test_plans_are_compared_by_the_whole_step() -> None:
         verdict(attempts)
         == "best: sharding=tablewise, 2 ms per whole step, 1.50 times as fast as rowwise, the second best"
     )
+
+
+@pytest.mark.parametrize("overrides", [(), ("sharding=cpu_tables", "cluster=h100"), ("cluster.nodes=2",)])
+def test_the_embeddings_are_a_part_of_the_step(overrides: tuple[str, ...]) -> None:
+    report = planned("cluster=dgx_a100", *overrides)
+    assert report.clock is not None
+    parts = ("lookups", "vectors between devices", "update of tables", "rows in host memory")
+    assert report.step_ms == pytest.approx(sum(report.clock.parts.get(part, 0) for part in parts))
+
+
+def test_plans_that_the_host_makes_equal_are_compared_by_their_devices() -> None:
+    """From the batch that the verdict names, on a whole step of the slowest plan takes longer."""
+
+    def tried(*overrides: str) -> list[PlanAttempt]:
+        given = ("cluster=dgx_h100", "model.dim=128", *overrides)
+        return [PlanAttempt(name, planned(*given, f"sharding={name}")) for name in ("rowwise", "tablewise")]
+
+    attempts = best_first(tried())
+    assert [attempt.name for attempt in attempts] == ["tablewise", "rowwise"]
+    assert all(t.plan is not None and t.plan.clock is not None and t.plan.clock.bound == HOST for t in attempts)
+    enough = re.search(r"trainer\.batch_size=(\d+) on$", verdict(attempts))
+    assert enough is not None
+    larger = tried(f"trainer.batch_size={enough[1]}")
+    assert [t.plan.clock.bound == HOST for t in larger if t.plan and t.plan.clock] == [False, True]
+    assert "whole step" in verdict(larger) and "too small" not in verdict(larger)
 
 
 def small_task(features: FeatureSpec, **widths: Any) -> Task:

@@ -15,7 +15,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     seed, lr, dim = int(given.get("seed", 0)), float(given.get("optim.sparse.lr", 0.1)), int(given.get("model.dim", 16))
     with (folder / "calls.jsonl").open("a") as f:
-        told = {k: os.environ.get(k) for k in ("RECSYS_SWEEP", "CUDA_VISIBLE_DEVICES")}
+        told = {k: os.environ.get(k) for k in ("RECSYS_SWEEP", "RECSYS_RUN_NAME", "CUDA_VISIBLE_DEVICES")}
         f.write(json.dumps({"arguments": sys.argv[1:], "start": time.time(), "pid": os.getpid()} | told) + "\n")
     if dim == 13 and "resume" not in given:
         print("error: 13 is no good", file=sys.stderr)

@@ -66,6 +66,7 @@ def test_a_grid_has_every_combination_and_its_table_the_best_first(capsys: pytes
     ]
     assert calls("3")[0]["arguments"] == ["model.dim=16", "optim.sparse.lr=0.2", "trainer.threads=1", "run_dir=s/3"]
     assert calls("0")[0]["RECSYS_SWEEP"] == "s"
+    assert calls("0")[0]["RECSYS_RUN_NAME"] == "s/0"
     out = capsys.readouterr()
     assert re.findall(r"│ +(\d) │ (?:8|16)", out.out) == ["1", "3", "0", "2"]
     assert "trial 1 starts: model.dim=8 optim.sparse.lr=0.2 -> s/1" in out.err

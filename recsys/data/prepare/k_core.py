@@ -68,7 +68,7 @@ def _find(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder:
     before: dict[str, int] = {}
     after: dict[str, int] = {}
     rows, rounds = [sum(c.rows for c in chunks)], 0
-    with bar("k-core") as progress:
+    with bar("k-core", unit="rows counted") as progress:
         while rounds < 2 or 0 < rows[-1] < rows[-2]:
             shutil.rmtree(folder / "counts", ignore_errors=True)
             job = partial(_count, data, folder, rounds)

@@ -257,12 +257,11 @@ class _TrainingRows:
     splitter: Splitter
     scratch: Path
     progress: Bar
-    passes: int = 0
 
     def collect(self, statistics_pass: StatisticsPass) -> Iterator[PartialStatistics]:
-        if self.passes:  # a later step of a transform reads all rows again
+        if self.progress.done:  # a later step of a transform reads all rows again
             self.progress.total = (self.progress.total or 0) + sum(c.rows for c in self.chunks)
-        self.passes += 1
+            self.progress.passes += 1
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
         job = partial(_collect_chunk, statistics_pass, self.splitter, self.scratch)

@@ -254,11 +254,6 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     Raises UserError if a file is missing.
     """
     data = resolve(config)
-    if "://" in data.prepared:
-        raise UserError(
-            f"data.prepared={data.prepared}: must be a local folder or one that all machines share; only raw files "
-            "(data.root) may be remote"
-        )
     check_root(data)
     home = Path(data.prepared)
     try:

@@ -44,6 +44,7 @@ def shuffle(
     pending = [(p, f) for p, f in enumerate(folders) if not (f / "chunk.json").exists()]
     rows = folder / "rows"
     with bar("grouping", 2 * total) as progress:
+        progress.passes = 2
         if pending:
             shutil.rmtree(rows, ignore_errors=True)
             rows.mkdir(parents=True)

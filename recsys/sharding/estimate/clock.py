@@ -18,6 +18,7 @@ published times and with all that was measured there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ OPTIMIZER_MS = 0.7  # of the host: Adam of the dense part, by lists of tensors
 OPERATION_US = 20.0
 COMPILED_US = 60.0  # of the host for a kernel of code that is compiled for varying lengths, beside its launch
 GRAPH_MS = 0.5  # of the host for a replay: of the forward pass, or of the backward pass
+HOST, VECTORS = "the host", "vectors between devices"
 HIDES_COPY, HIDES_IDS = ("base", "sparse_dist", "prefetch"), ("sparse_dist", "prefetch")
 
 
@@ -53,12 +55,14 @@ class StepClock:
     host: parts of the host's lane beside it
     copies_ms: the lane of the copies beside them
     rows: of a step, over all devices
+    fixed_ms: the share of the device's lane that larger batches do not lengthen
     """
 
     parts: dict[str, float]
     host: dict[str, float]
     copies_ms: float
     rows: int
+    fixed_ms: float = 0.0
 
     @property
     def host_ms(self) -> float:
@@ -76,6 +80,12 @@ class StepClock:
         return max(self.device_ms, self.host_ms, self.copies_ms)
 
     @property
+    def least_rows(self) -> int:
+        """About the rows of a step from which the device takes longer than the host, as a power of two."""
+        longer = (self.host_ms - self.fixed_ms) / max(self.device_ms - self.fixed_ms, 1e-6)
+        return 1 << math.ceil(math.log2(max(self.rows * longer, 1)))
+
+    @property
     def rows_per_second(self) -> float:
         return self.rows / self.step_ms * 1e3
 
@@ -83,7 +93,7 @@ class StepClock:
     def bound(self) -> str:
         """Name of what takes longest in a step: a part of the device's lane, or another lane."""
         if self.step_ms > self.device_ms:
-            return "the host" if self.host_ms >= self.copies_ms else "copies and ids"
+            return HOST if self.host_ms >= self.copies_ms else "copies and ids"
         return max(self.parts, key=lambda part: self.parts[part])
 
 
@@ -113,7 +123,7 @@ def step_clock(
         sharding_types: number of different types of the plan's tables, each of which has collectives of its own.
     """
     world = cluster.nodes * cluster.devices
-    latency = 0.0 if world == 1 else (LATENCY_US if cluster.nodes == 1 else LATENCY_NODES_US) / 1e3
+    latency = latency_ms(cluster)
     forward, backward = (sum(kernel_ms(k, cluster) for k in work.kernels if k.backward is b) for b in (False, True))
     products = sum(kernel_ms(k, cluster) for k in work.kernels if k.flops)
     gigabytes_per_second = cluster.pcie_gbs * LINK if pipeline in HIDES_COPY else PAGEABLE_GBS
@@ -123,25 +133,25 @@ def step_clock(
     share = (world - cluster.devices) / max(world - 1, 1)  # of ids, to other nodes
     for d in devices:
         ids = links_ms(d.sent_id_bytes * (1 - share), d.sent_id_bytes * share, cluster) + 2 * sharding_types * latency
-        within = d.sent_bytes - d.sent_id_bytes - d.sent_between_bytes
-        vectors = links_ms(within, d.sent_between_bytes, cluster) + 2 * sharding_types * latency
+        tables = table_parts(d, cluster, sharding_types)
         beside = (copy if pipeline in HIDES_COPY else 0) + (ids if pipeline in HIDES_IDS else 0)
-        host = d.host_bytes / (cluster.pcie_gbs * GATHER * 1e6)
         parts = {
             "copies and ids": copy + ids - beside,
-            "lookups": d.gathered_bytes / (cluster.hbm_gbs * GATHER * 1e6),
-            "vectors between devices": vectors,
+            "lookups": tables["lookups"],
+            VECTORS: tables[VECTORS],
             "matrix products": products,
             "other dense kernels": forward + backward - products,
             "gradients between devices": reduced,
             "dense optimizer": work.weights * OPTIMIZER_BYTES / (cluster.hbm_gbs * STREAM * 1e6),
-            "update of tables": d.updated_bytes / (cluster.hbm_gbs * GATHER * 1e6),
-            "rows in host memory": host,
+            "update of tables": tables["update of tables"],
+            "rows in host memory": tables["rows in host memory"],
         }
         by_host = host_parts(len(work.kernels), cluster.launch_us, pipeline, compiled=compiled, graphs=graphs)
         by_host["copies"] = 0.0 if pipeline in HIDES_COPY else copy
         shown, shown_host = ({k: ms for k, ms in lane.items() if ms} for lane in (parts, by_host))
-        lanes.append(StepClock(shown, shown_host, beside, rows))
+        fixed = parts["gradients between devices"] + parts["dense optimizer"] + 2 * sharding_types * latency
+        fixed += len(work.kernels) * KERNEL_US / 1e3
+        lanes.append(StepClock(shown, shown_host, beside, rows, fixed))
     return max(lanes, key=lambda lane: (lane.step_ms, lane.device_ms))
 
 
@@ -180,9 +190,31 @@ def all_reduce_ms(size: float, cluster: ClusterConfig) -> float:
     n, m = cluster.devices, cluster.nodes
     if n * m == 1:
         return 0.0
-    latency = (LATENCY_US if m == 1 else LATENCY_NODES_US) / 1e3
+    latency = latency_ms(cluster)
     within, between = 2 * (n - 1) / n * size, 2 * (m - 1) / m * size / n
     return links_ms(within, between, cluster) + latency * -(-size // BUCKET_BYTES)
+
+
+def table_parts(d: DeviceReport, cluster: ClusterConfig, sharding_types: int) -> dict[str, float]:
+    """Return the milliseconds of a GPU's step in its tables, by part.
+
+    Args:
+        sharding_types: number of different types of the plan's tables, each of which has collectives of its own.
+    """
+    within = d.sent_bytes - d.sent_id_bytes - d.sent_between_bytes
+    return {
+        "lookups": d.gathered_bytes / (cluster.hbm_gbs * GATHER * 1e6),
+        VECTORS: links_ms(within, d.sent_between_bytes, cluster) + 2 * sharding_types * latency_ms(cluster),
+        "update of tables": d.updated_bytes / (cluster.hbm_gbs * GATHER * 1e6),
+        "rows in host memory": d.host_bytes / (cluster.pcie_gbs * GATHER * 1e6),
+    }
+
+
+def latency_ms(cluster: ClusterConfig) -> float:
+    """Return the milliseconds of a collective without bytes."""
+    if cluster.nodes * cluster.devices == 1:
+        return 0.0
+    return (LATENCY_US if cluster.nodes == 1 else LATENCY_NODES_US) / 1e3
 
 
 def links_ms(within: float, between: float, cluster: ClusterConfig) -> float:

@@ -8,11 +8,12 @@ from rich.table import Table
 from recsys.base.console import results, say
 from recsys.base.errors import DoesNotFit
 from recsys.base.memory import GIB
+from recsys.sharding.estimate.clock import HOST
 from recsys.sharding.estimate.report import PlanReport, TableReport
 
 COLUMNS = (
-    "sharding", "fits", "max HBM GiB", "max DDR GiB", "ms per step", "compute", "links", "bound by", "imbalance",
-    "max sent MB", "whole step ms", "reason",
+    "sharding", "fits", "HBM GiB", "DDR GiB", "ms per step", "compute", "links", "bound by", "imbalance",
+    "sent MB", "devices ms", "whole step ms", "reason",
 )  # fmt: skip
 
 
@@ -37,10 +38,8 @@ class PlanAttempt:
 def best_first(attempts: list[PlanAttempt]) -> list[PlanAttempt]:
     """Sort plans by the time of a whole step, then by the devices' part of it, then by memory; infeasible ones last.
 
-    Times are compared to a hundredth of a millisecond. Where no whole step is predicted, plans are sorted by the time
-    in the embeddings.
-
-    Infeasible choices are sorted by the bytes that are missing.
+    Times are equal if their first two digits are. Where no whole step is predicted, plans are sorted by the time in the
+    embeddings. Infeasible choices are sorted by the bytes that are missing.
     """
     return sorted(attempts, key=_rank)
 
@@ -49,8 +48,8 @@ def _rank(t: PlanAttempt) -> tuple[bool, float, float, int]:
     if t.plan is None:
         assert t.error is not None
         return True, t.error.infeasible.bytes_over, 0, 0
-    device_ms = 0.0 if t.plan.clock is None else t.plan.clock.device_ms
-    return False, round(t.plan.compared_ms, 2), round(device_ms, 2), _memory(t.plan)
+    step_ms, device_ms = (float(f"{ms:.2g}") for ms in (t.plan.compared_ms, t.plan.device_ms))
+    return False, step_ms, device_ms, _memory(t.plan)
 
 
 def _memory(plan: PlanReport) -> int:
@@ -70,7 +69,8 @@ def cells(t: PlanAttempt) -> list[str]:
     sent = max(d.sent_bytes for d in p.devices) / 1e6
     return [
         t.name, "yes", *(f"{n / GIB:,.1f}" for n in memory), *(f"{n:.3g}" for n in times), p.bound,
-        f"{p.imbalance:.2f}", f"{sent:,.1f}", "" if p.clock is None else f"{p.clock.step_ms:.3g}", "",
+        f"{p.imbalance:.2f}", f"{sent:,.1f}",
+        *(["", ""] if p.clock is None else [f"{ms:.3g}" for ms in (p.clock.device_ms, p.clock.step_ms)]), "",
     ]  # fmt: skip
 
 
@@ -87,19 +87,29 @@ def why_not(t: PlanAttempt) -> str:
 
 def verdict(attempts: list[PlanAttempt]) -> str:
     """Return a sentence that names the best choice."""
-    first, *others = best_first(attempts)
-    if first.plan is None:
+    order = [(t.name, t.plan) for t in best_first(attempts) if t.plan is not None]
+    if not order:
         return "no choice fits"
-    what = "step in the embeddings" if first.plan.clock is None else "whole step"
-    text = f"best: sharding={first.name}, {first.plan.compared_ms:.3g} ms per {what}"
-    second = next((o for o in others if o.plan is not None), None)
-    if second is None or second.plan is None:
-        return text + (", the only one that fits" if others else "")
-    gain = second.plan.compared_ms / first.plan.compared_ms if first.plan.compared_ms else 1.0
+    clocks = [plan.clock for _, plan in order if plan.clock is not None]
+    of_host = len(order) == len(clocks) > 1 and all(c.bound == HOST for c in clocks)
+    what = "step in the embeddings" if order[0][1].clock is None else "step of the devices" if of_host else "whole step"
+    times = [plan.device_ms if of_host else plan.compared_ms for _, plan in order]
+    text = f"best: sharding={order[0][0]}, {times[0]:.3g} ms per {what}"
+    if len(order) == 1:
+        return text + (", the only one that fits" if len(attempts) > 1 else "")
+    gain = times[1] / times[0] if times[0] else 1.0
+    (_, first), (name, second) = order[:2]
     if gain < 1.005:
-        less = " with less memory" if _memory(first.plan) < _memory(second.plan) else ""
-        return f"{text}, as fast as {second.name}{less}"
-    return text + f", {gain:.2f} times as fast as {second.name}, the second best"
+        text += f", as fast as {name}" + (" with less memory" if _memory(first) < _memory(second) else "")
+    else:
+        text += f", {gain:.2f} times as fast as {name}, the second best"
+    if not of_host:
+        return text
+    enough = min(c.least_rows for c in clocks)
+    return (
+        f"{text}. Batches of {first.batch_size:,} rows are too small to compare whole steps: with every plan the host "
+        f"takes longer, {clocks[0].host_ms:.3g} ms; plans differ from about trainer.batch_size={enough} on"
+    )
 
 
 SHOWN = 16  # number of devices shown; plan.json has all
@@ -121,9 +131,11 @@ def show(plan: PlanReport) -> None:
     results.print(_devices(plan))
     size = sum(t.bytes for t in plan.tables) / GIB
     calls = max(d.groups for d in plan.devices)
+    by_planner = f"{plan.planner_ms:.3g} ms by TorchRec's planner, which chose among the types"
+    source = "TorchRec's estimate" if plan.planner_ms == plan.step_ms else f"predicted; {by_planner}"
     say(
         f"{size:,.1f} GiB of weights; a step of {plan.batch_size:,} rows: {plan.step_ms:.3g} ms in the embeddings "
-        f"(estimated), bound by {plan.bound}; imbalance {plan.imbalance:.2f}; "
+        f"({source}), bound by {plan.bound}; imbalance {plan.imbalance:.2f}; "
         f"{calls} lookup kernel{'s' if calls > 1 else ''} per device (tables of one group share one)"
     )
     clock = plan.clock
@@ -164,9 +176,12 @@ def _devices(plan: PlanReport) -> Table:
 
 def show_side_by_side(attempts: list[PlanAttempt]) -> None:
     """Print one row per choice, the best first."""
-    table = _table("plans side by side, the best first", COLUMNS[:-1])
+    table = _table("plans side by side, the best first", (COLUMNS[0], *COLUMNS[2:-1]))
+    for column in table.columns:
+        column.no_wrap = column.header in ("sharding", "imbalance")
     for t in best_first(attempts):
-        table.add_row(*cells(t)[:-1], style=None if t.plan is not None else "dim")
+        name, _, *numbers, _ = cells(t)
+        table.add_row(name, *numbers, style=None if t.plan is not None else "dim")
     results.print(table)
     for t in attempts:
         if t.plan is None:

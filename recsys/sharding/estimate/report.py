@@ -7,9 +7,10 @@ the backward pass. Table- and column-wise tables send pooled vectors of rows x d
 sums, within a node first; on CPUs twice, where gloo reduces and scatters by an all-reduce (a benchmark measures it).
 Replicas all-reduce their whole gradient, 2 (W - 1) / W x weights.
 
-Times and memory of shards are TorchRec's estimates (torchrec.distributed.planner.shard_estimators). Reserved memory is
-the part that its planner does not give to tables: for the dense part with its optimizer and gradients, for the ids of a
-step, and a margin.
+Times on GPUs are those of these bytes (clock.py, compared with measured steps). TorchRec's estimates, by which its
+planner chooses, are planner_ms: they take a tenth of the bus for rows in host memory, for instance. On CPUs, times are
+TorchRec's. Reserved memory is the part that its planner does not give to tables: for the dense part with its optimizer
+and gradients, for the ids of a step, and a margin.
 
 A group is the set of tables that one fused kernel call looks up on a device: tables of the same embedding collection,
 sharding type, pooling and kind of kernel (fused, wherever the rows are, or dense). All tables have the same optimizer
@@ -23,10 +24,12 @@ from typing import Any
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.types import Shard, ShardingOption
 
+from recsys.schema.command_schemas import ClusterConfig
 from recsys.schema.run_schema import CommsConfig
-from recsys.sharding.estimate.clock import StepClock
+from recsys.sharding.estimate.clock import VECTORS, StepClock, table_parts
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.sharders import BYTES
+from recsys.sharding.table_memory import optimizer_bytes
 
 SECTOR = 32  # bytes that a GPU's memory reads or writes at least
 SORT = 128  # bytes per id of FBGEMM's sort in the backward pass: 4 radix passes over 12 bytes, read, written, counted
@@ -150,6 +153,7 @@ class DeviceReport:
     sent_between_bytes: float = 0.0  # of the other sent_bytes: to other nodes
     compute_ms: float = 0.0
     links_ms: float = 0.0
+    planner_ms: float = 0.0  # TorchRec's estimate of both
     tables: int = 0
     groups: int = 0
 
@@ -187,9 +191,19 @@ class PlanReport:
         return max((d.step_ms for d in self.devices), default=0.0)
 
     @property
+    def planner_ms(self) -> float:
+        """TorchRec's estimate of `step_ms`, by which its planner chooses among plans."""
+        return max((d.planner_ms for d in self.devices), default=0.0)
+
+    @property
     def compared_ms(self) -> float:
         """Time by which plans are compared: of a whole step, or in the embeddings if that is not known."""
         return self.step_ms if self.clock is None else self.clock.step_ms
+
+    @property
+    def device_ms(self) -> float:
+        """Time of the slowest device, also outside of the embeddings if that is known."""
+        return self.step_ms if self.clock is None else self.clock.device_ms
 
     @property
     def imbalance(self) -> float:
@@ -204,7 +218,12 @@ class PlanReport:
         return "links" if slowest.links_ms > slowest.compute_ms else "memory"
 
     def to_json(self) -> dict[str, Any]:
-        summary = {"step_ms": self.step_ms, "bound": self.bound, "imbalance": self.imbalance}
+        summary = {
+            "step_ms": self.step_ms,
+            "planner_ms": self.planner_ms,
+            "bound": self.bound,
+            "imbalance": self.imbalance,
+        }
         if self.clock is not None:
             summary |= {"whole_step_ms": self.clock.step_ms, "rows_per_second": self.clock.rows_per_second}
         return asdict(self) | {"summary": summary | {"bytes": sum(t.bytes for t in self.tables)}}
@@ -216,7 +235,7 @@ def report(
     optim: SparseOptimizer,
     comms: CommsConfig,
     batch_size: int,
-    cluster: str,
+    cluster: ClusterConfig,
     usable: Topology | None = None,
 ) -> PlanReport:
     """Return the report of the options that the planner chose.
@@ -224,6 +243,7 @@ def report(
     Args:
         comms: the number types of the exchanged vectors.
         batch_size: rows per step and device.
+        cluster: the machines.
         usable: the topology that the planner left to the tables.
     """
     world = topology.world_size
@@ -242,12 +262,13 @@ def report(
                 rows=rows,
                 dim=dim,
                 bytes=rows * dim * o.tensor.element_size(),
-                optimizer=optim.state_bytes(rows, dim),
+                optimizer=optimizer_bytes(o, optim) // (len(o.shards) if o.sharding_type == "data_parallel" else 1),
                 type=o.sharding_type,
                 kernel=o.compute_kernel,
                 ranks=[s.rank for s in o.shards if s.rank is not None],
                 shards=[
                     {"rank": s.rank, "rows": s.size[0], "columns": s.size[1], "offsets": list(s.offset)}
+                    | {"optimizer": sum(optim.state_bytes(*s.size))}
                     | ({"hbm": s.storage.hbm, "ddr": s.storage.ddr} if s.storage else {})
                     for s in o.shards
                 ],
@@ -261,7 +282,7 @@ def report(
             d = devices[s.rank]
             on_device[s.rank].add(group)
             width = s.size[1]
-            traffic = ShardTraffic.of(o, s, topology, comms, batch_size, optim.state_bytes(1, width))
+            traffic = ShardTraffic.of(o, s, topology, comms, batch_size, sum(optim.state_bytes(1, width)))
             received[s.rank] += traffic.id_bytes
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
             d.ids, d.lookup_bytes = (
@@ -283,7 +304,12 @@ def report(
         d.hbm_reserved = hardware.storage.hbm - rest.storage.hbm
         d.ddr_reserved = hardware.storage.ddr - rest.storage.ddr
         d.groups = len(numbers)
-    return PlanReport(cluster, world, batch_size * world, tables, devices, devices_a_node=topology.local_world_size)
+        d.planner_ms = d.step_ms
+        if cluster.device == "cuda":
+            parts = table_parts(d, cluster, len({t.type for t in tables} - {"data_parallel"}))
+            d.links_ms = parts[VECTORS]
+            d.compute_ms = sum(parts.values()) - d.links_ms
+    return PlanReport(cluster.name, world, batch_size * world, tables, devices, devices_a_node=cluster.devices)
 
 
 def _group_key(option: ShardingOption) -> tuple[Any, ...]:

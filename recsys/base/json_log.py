@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import time
 import traceback
 from typing import Any
-
-import orjson
 
 from recsys.base.printable import visible_json
 from recsys.base.secrets import mask_text
@@ -19,12 +18,27 @@ MOST_LINES = 50  # a second
 
 def log(level: str, event: str, **fields: Any) -> None:
     """Write one line. level: info, warning or error; the latter two are masked, since they hold messages of errors"""
-    content = {"time": round(time.time(), 6), "level": level, "event": event, **fields}
-    try:
-        line = orjson.dumps(content, default=str).decode()
-    except TypeError:  # the name of a file is not UTF-8
-        line = json.dumps(content, default=str)
-    sys.stderr.write(visible_json(line if level == "info" else mask_text(line)) + "\n")
+    text = line(level, event, **fields)
+    sys.stderr.write((text if level == "info" else mask_text(text)) + "\n")
+
+
+def line(level: str, event: str, **fields: Any) -> str:
+    """Return an event as one line of JSON: of a server, of training, preparing and following with logging=json."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
+    content = {"time": round(time.time(), 6), "level": level, "event": event, **finite}
+    return visible_json(json.dumps(content, default=str, ensure_ascii=False, separators=(",", ":")))
+
+
+def messages(log: str) -> list[str]:
+    """Return the messages of a log, whose lines may be text or JSON; other events have none."""
+    found: list[str] = []
+    for text in filter(str.strip, log.splitlines()):
+        try:
+            event = json.loads(text) if text.startswith("{") else {"message": text}
+        except ValueError:  # torn
+            event = {"message": text}
+        found += [str(event["message"])] if isinstance(event, dict) and "message" in event else []
+    return found
 
 
 class Flood:
