@@ -137,11 +137,10 @@ def cannot_compile(device: str) -> str | None:
     """Return the line that says why Inductor cannot compile for the device, cpu or cuda, or None if it can."""
     from torch.utils._triton import has_triton
 
-    if device == "cpu":
-        return no_compiler(gpu=False)
-    if not has_triton():
+    on_gpu = device != "cpu"
+    if on_gpu and not has_triton():
         return "Triton is missing or does not know this GPU: eager mode; run uv sync --no-group cpu --group cuda"
-    return no_compiler(gpu=True) or no_compiler(gpu=False)
+    return (no_compiler(gpu=True) if on_gpu else None) or no_compiler(gpu=False)
 
 
 def recompute_blocks(model: nn.Module) -> int:
