@@ -77,7 +77,7 @@ def test_how_a_start_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("sys.argv", ["recsys.train", "logger.mine.api_key=hidden", "seed=1"])
     starts.begin(tmp_path, {"resumed": False})
     assert (entries(".")[0]["end"], entries(".")[0]["how"]) == (None, None)  # as if it were killed
-    starts.end(RuntimeError("the data at s3://me:hidden@host\nand more"))
+    starts.end(RuntimeError("the data at s3://me:hidden@host\nand more"))  # pragma: allowlist secret
     [entry] = entries(".")
     assert entry["how"] == f"RuntimeError: the data at s3://{MASK}@host"
     assert entry["command"] == f"python -m recsys.train logger.mine.api_key={MASK} seed=1"
