@@ -111,9 +111,23 @@ def from_files(found: dict[str, Any]) -> str:
     return table(["DLRM from files, through `recsys.train`", "samples/s", "waits for the loader"], rows)
 
 
+def stacks(_: dict[str, Any]) -> str:
+    """Compare the host's time of a step with the packages that recsys installs and with those of the GPU machines."""
+    claims = json.loads((RESULTS.parent / "stacks.json").read_text())["claims"]
+    (_, ours), (_, theirs) = (claims[0][key].split(", ", 1) for key in ("ours", "other"))
+    found = []
+    for claim in claims:
+        ratios = claim["cpu"]
+        found.append(
+            f"{claim['ours'].partition(', ')[0]} {ratios['median']:.2f} ({ratios['low']:.2f} to {ratios['high']:.2f})"
+        )
+    text = f"Steps for a second of CPU with {ours}, over those with {theirs}, in {len(ratios['rounds'])} rounds: "
+    return textwrap.fill(text + ", ".join(found) + ".", 120, break_on_hyphens=False, break_long_words=False)
+
+
 def page(text: str) -> str:
     """Return the page with its tables written anew."""
-    writers = {w.__name__: w for w in (machines, settings, lists, host_memory, from_files)}
+    writers = {w.__name__: w for w in (machines, settings, lists, host_memory, from_files, stacks)}
 
     def anew(match: re.Match[str]) -> str:
         card, name = match[2], match[3]
