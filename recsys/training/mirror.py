@@ -26,6 +26,7 @@ from recsys.files.run_files import OWN, STARTS, checkpoints_of
 LISTING = "mirror.json"
 KEY = "checkpoint.mirror"
 LOOK_SECONDS, AGAIN_SECONDS = 2.0, 60.0  # between two looks at the checkpoints, and after an error of the store
+MOST_MISSED = 3  # copies in a row, of which nothing is said
 LEFT_OUT = ("checkpoints", "profile", "tensorboard", "wandb", ".owner.json")  # whole checkpoints are added by name
 
 Files = dict[str, list[int]]  # path below the run's folder -> size, time
@@ -38,7 +39,7 @@ class Mirror:
         from fsspec.core import url_to_fs
 
         check_remote(url, KEY)
-        self._url, self._run = url, run
+        self._url, self._run, self.missed = url, run, 0
         try:
             self._fs, self._root = url_to_fs(url)
             self._fs.invalidate_cache()
@@ -182,9 +183,14 @@ def _copied(mirror: Mirror, url: str, run: Path) -> tuple[bool, float]:
         mirror.copy()
     except Exception as e:
         if isinstance(e, FileNotFoundError) and Path(e.filename or "/").is_relative_to(run):  # replaced meanwhile
+            mirror.missed += 1
+            if mirror.missed == MOST_MISSED:
+                why = "checkpoints are replaced before they are copied; set checkpoint.keep_last=2, or write fewer"
+                say(f"{KEY}={url}: {why}")
             return False, LOOK_SECONDS
         say(f"{KEY}={url}: cannot be written: {one_line(e)}; the run's folder is complete")
         return False, AGAIN_SECONDS
+    mirror.missed = 0
     return True, LOOK_SECONDS
 
 

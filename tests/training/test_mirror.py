@@ -180,18 +180,23 @@ def test_trials_share_neither_a_mirror_nor_a_port(commands: Commands, key: str) 
     assert not Path("outputs").exists()
 
 
-def test_a_store_that_is_gone_is_said(tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", [None, "a/checkpoints/step-00000010/state.pt"])
+def test_copies_that_fail_are_said_once(
+    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch, file: str | None
+) -> None:
     def gone(*_: object) -> None:
-        raise FileNotFoundError("The specified bucket does not exist")  # as s3fs does
+        if file is None:
+            raise FileNotFoundError("The specified bucket does not exist")  # as s3fs says it
+        raise FileNotFoundError(2, "No such file", str(tmp_path / file))  # it is replaced before it is copied
 
     said = list[str]()
     monkeypatch.setattr(mirror, "say", said.append)
     monkeypatch.setattr(mirror, "LOOK_SECONDS", 0.01)
     checkpoint(tmp_path / "a", "step-00000010")
+    monkeypatch.setattr(memory, "put_file", gone)
     with mirror.mirrored(URL, tmp_path / "a"):
-        monkeypatch.setattr(memory, "put_file", gone)
         deadline = time.monotonic() + 5
         while not said and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.1)
-        assert len(said) == 1  # and is not said at each look
+        assert len(said) == 1 and ("keep_last" if file else "bucket does not exist") in said[0]
