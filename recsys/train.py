@@ -33,7 +33,10 @@ def main() -> None:
         from recsys.job.resumed import composed_config
         from recsys.training.run import train
 
-        train(composed_config(cfg, HydraConfig.get().overrides.task))
+        hydra = HydraConfig.get()
+        train(
+            composed_config(cfg, hydra.overrides.task) if hydra.job.config_name == "train" else cfg
+        )  # else it is whole
         say(f"done in {time.monotonic() - start:.0f} s")
 
     rest = [a for a in sys.argv[1:] if a not in command_line.MULTIRUN]

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from recsys.base import console
 from recsys.base.console import quiet
 from recsys.base.cores import STORE, threads_taken
 from recsys.base.errors import UserError
@@ -270,4 +271,10 @@ def silence() -> None:
     for name in names:  # Lightning's import resets the level of its top logger
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in [n for n in logging.root.manager.loggerDict if n.partition(".")[0] == "torch"]:
+        logger = logging.getLogger(name)
+        if name.startswith("torch.distributed.elastic."):  # they have levels of their own
+            logger.setLevel(logging.CRITICAL)
+        if console.JSON in console.environment():  # theirs write text; the root logger writes JSON
+            logger.handlers, logger.propagate = [], True
     logging.getLogger().addFilter(lambda r: not r.getMessage().startswith(NOTES))  # TorchRec's, of the root logger

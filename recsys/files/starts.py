@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ _begun: dict[Path, str] = {}  # run folders whose start has not ended -> the tim
 
 def begin(run: Path, more: Mapping[str, Any]) -> None:
     """Add an entry for a start of a run. more: what only the caller knows"""
-    before = _entries(run)
+    before = entries(run)
     then: dict[str, Any] = {}
     for entry in before:
         then |= entry["packages"]
@@ -67,27 +67,27 @@ def end(error: BaseException | None) -> None:
     while _begun:
         run, start = _begun.popitem()
         with suppress(OSError):  # a full disk may be what ended it
-            found = [e | {"end": _time(), "how": how} if e.get("start") == start else e for e in _entries(run)]
+            found = [e | {"end": _time(), "how": how} if e.get("start") == start else e for e in entries(run)]
             write_json(run / STARTS, found)
 
 
 def line(run: Path) -> str | None:
     """Return on one line what made a run; None if its folder does not say."""
-    entries = _entries(run)
+    found = entries(run)
     try:
-        first, last, git = entries[0], entries[-1], entries[0]["git"]
-        packages = first["packages"]
+        begun, last, git = found[0], found[-1], found[0]["git"]
+        packages = begun["packages"]
         fbgemm = next((p for p in FBGEMM if p in packages), FBGEMM[0])
         versions = ", ".join(f"{p} {packages.get(p)}" for p in ("torch", "torchrec", fbgemm, "python"))
         changes = ", with changes" if git and git["changed"] else ""
         commit = f"; commit {str(git['commit'])[:12]}{changes}" if git else ""
-        more = f"; {len(entries)} starts, the last {last['start']}" if entries[1:] else ""
-        return f"recsys {packages.get('recsys')} ({versions}){commit}; {first['host']}, {first['start']}{more}"
+        more = f"; {len(found)} starts, the last {last['start']}" if found[1:] else ""
+        return f"recsys {packages.get('recsys')} ({versions}){commit}; {begun['host']}, {begun['start']}{more}"
     except (LookupError, TypeError, AttributeError):
         return None
 
 
-def _entries(run: Path) -> list[dict[str, Any]]:
+def entries(run: Path) -> list[dict[str, Any]]:
     """Return the entries of a run's starts; none if the file is missing or damaged, since no result depends on it."""
     try:
         found = read_json(run / STARTS)
@@ -95,6 +95,11 @@ def _entries(run: Path) -> list[dict[str, Any]]:
         return []
     found = found if isinstance(found, list) else []
     return [e for e in found if isinstance(e, dict) and isinstance(e.get("packages"), dict)]
+
+
+def first(found: Sequence[Mapping[str, Any]]) -> tuple[Any, ...] | None:
+    """Return what tells a run from all others: when and where it was started first. None if its folder does not say."""
+    return tuple(found[0].get(key) for key in ("start", "host", "folder", "command")) if found else None
 
 
 def _time() -> str:

@@ -37,6 +37,8 @@ def train_on(cfg: DictConfig, run_dir: Path, start: Path | None) -> Run:
     with open_dict(cfg):
         cfg.run_dir, cfg.resume = str(run_dir), "auto"
         cfg.start_from = None if start is None else str(start)
+        if cfg.checkpoint.mirror is not None:  # each run has a place of its own
+            cfg.checkpoint.mirror = f"{cfg.checkpoint.mirror}/{run_dir.name}"
     if (run_dir / "metrics.json").exists():
         there, files = open_run(str(run_dir))[0], [*cfg.data.split.train_files]
         if there.start_from != cfg.start_from or [*there.data.split.train_files] != files:

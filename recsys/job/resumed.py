@@ -20,7 +20,9 @@ AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
 OF_FILES = tuple(
     f"data.{part}" for part in ("root", "name", "source.files", "prepared", "split.", "sample.", "max_bad_rows")
 )
-OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, which the next does not take over
+OWN = {  # keys of one start, which the next does not take over
+    *("run_dir", "resume", "resume_on_changed_data", "logging", "metrics_port", "metrics_host"),
+}
 
 
 def names_a_run(cfg: DictConfig | RunConfig) -> bool:

@@ -51,6 +51,9 @@ def _finite(value: Any) -> Any:
 Name = Annotated[str, StringConstraints(pattern=r"\S")]
 Local = Annotated[Name, AfterValidator(lambda name: on_file_system(name))]  # a file or folder
 LocalRun = Annotated[Name, AfterValidator(lambda name: on_file_system(name, f"checkpoint.mirror={name} copies there"))]
+Place = Annotated[
+    Name, AfterValidator(lambda name: name if "://" in name else on_file_system(name, "or a URL with ://"))
+]
 LISTED = BeforeValidator(_listed)
 COUNT_OR_NAMES = BeforeValidator(_count_or_names)
 Texts = Annotated[list[str], LISTED]  # one text, a list of them, or null for none

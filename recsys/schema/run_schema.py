@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
-from recsys.schema.fields import CHECKED, Local, LocalRun, Name, Node, Nodes, field
+from recsys.schema.fields import CHECKED, Local, LocalRun, Node, Nodes, Place, field
 
 MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MOST_BYTES = 2**63 - 1
@@ -234,7 +234,7 @@ class CheckpointConfig:
     every_minutes: PositiveFloat | None = field(10.0, "minutes between two checkpoints; null: none by time")
     keep_best: Count = field(1, "number of best-N checkpoints to keep")
     keep_last: Count = field(1, "number of step-N checkpoints to keep")
-    mirror: Name | None = field(
+    mirror: Place | None = field(
         None, "URL or folder that each checkpoint and the run's other files are copied to; resume=auto fetches them"
     )
     monitor: str | None = field(None, "null: validation/auc, or validation/ndcg@10 for retrieval models")

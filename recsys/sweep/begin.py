@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from recsys.base.console import log_to, say
 from recsys.base.errors import UserError
@@ -43,6 +43,9 @@ def begin(arguments: list[str]) -> int:
         settings = object_of(SweepConfig, cfg.sweep, "sweep")
         check_settings(settings)
         check_method(space, settings)
+        for key in ("checkpoint.mirror", *(["metrics_port"] if settings.jobs > 1 else [])):
+            if OmegaConf.select(cfg, key) is not None:
+                raise UserError(f"{key}: is of one run, and a sweep has several; leave it out, or set it to null")
         folder = Path(cfg.run_dir or default)
         if (folder / record.FILE).exists():
             hint = f"resume it with python -m recsys.sweep resume {folder}, or choose another run_dir"

@@ -56,17 +56,20 @@ def train(composed: DictConfig) -> Run:
             return _train_as_rank(composed, ranks)
         cfg, files = check_raw_files(composed)
         folder, prepared = begin(cfg, files, cfg.trainer.devices)
-        if cfg.trainer.devices > 1:
-            from recsys.distributed.launch import spawn
+        from recsys.training.mirror import mirrored
 
-            job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
-            minutes = cfg.trainer.timeout_minutes
-            patience = {"patience_seconds": int(60 * minutes)} if cfg.trainer.save_on_interrupt else {}
-            metrics_page.close()
-            spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)  # calls it in each process
-        else:
-            with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
-                fit(cfg, folder, prepared, alone)
+        with mirrored(cfg.checkpoint.mirror, folder.path):
+            if cfg.trainer.devices > 1:
+                from recsys.distributed.launch import spawn
+
+                job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
+                minutes = cfg.trainer.timeout_minutes
+                patience = {"patience_seconds": int(60 * minutes)} if cfg.trainer.save_on_interrupt else {}
+                metrics_page.close()
+                spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)  # in each process
+            else:
+                with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
+                    fit(cfg, folder, prepared, alone)
         return Run(folder.path)
     finally:
         starts.end(sys.exception())
@@ -76,6 +79,7 @@ def train(composed: DictConfig) -> Run:
 def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:
     """Train as one of torchrun's ranks: rank 0 checks, prepares and opens the folder, and the others follow it."""
     from recsys.distributed.ranks import check_shared, first_decides, most_restarts
+    from recsys.training.mirror import mirrored
     from recsys.training.run_dir import RunFolder
 
     def begin_on_rank_0() -> tuple[Path, Prepared, bool]:
@@ -91,7 +95,9 @@ def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:
         path, prepared, resumed = first_decides(ranks, begin_on_rank_0)
         check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
         folder = RunFolder(path, resumed, restarts=restarts)
-        fit(RunConfig.of(load_config(path / "config.yaml", ours=True)), folder, prepared, ranks)
+        cfg = RunConfig.of(load_config(path / "config.yaml", ours=True))
+        with mirrored(cfg.checkpoint.mirror if ranks.rank == 0 else None, path):
+            fit(cfg, folder, prepared, ranks)
     return Run(path)
 
 
@@ -214,17 +220,15 @@ def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> 
     Args:
         folder: the run's folder, and the state to go on from.
     """
-    from recsys.training.mirror import mirrored
     from recsys.training.results import write_results
 
-    with mirrored(cfg.checkpoint.mirror if ranks.rank == 0 else None, folder.path):
-        if cfg.kind.fitted_at_once:
-            from recsys.training.fit_at_once import fit_at_once
+    if cfg.kind.fitted_at_once:
+        from recsys.training.fit_at_once import fit_at_once
 
-            results = fit_at_once(cfg, folder.path, prepared)
-        else:
-            from recsys.training.train_steps import train_steps
+        results = fit_at_once(cfg, folder.path, prepared)
+    else:
+        from recsys.training.train_steps import train_steps
 
-            results = train_steps(cfg, folder, prepared, ranks)
-        if ranks.rank == 0:
-            write_results(cfg, folder.path, prepared, results)
+        results = train_steps(cfg, folder, prepared, ranks)
+    if ranks.rank == 0:
+        write_results(cfg, folder.path, prepared, results)

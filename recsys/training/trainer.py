@@ -1,5 +1,6 @@
 """Build the LightningModule, the Trainer, loaders and loggers of a run from its config."""
 
+import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -222,7 +223,8 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
             if start is None or not file.exists():
                 file.write_text(uuid.uuid4().hex[:8])
             model = str(cfg.model["_target_"]).rpartition(".")[2]
-            tags = node.get("tags") or [tag[:LONGEST_TAG] for tag in (cfg.data.name, model)]
+            own = [tag for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag]  # W&B's own, if it is given none
+            tags = node.get("tags") or own or [tag[:LONGEST_TAG] for tag in (cfg.data.name, model)]
             options = {"tags": tags, "id": file.read_text(encoding="utf-8"), "resume": "allow"}
         loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
     if is_heard():

@@ -1,6 +1,7 @@
 """What machines read of a command: lines of JSON in place of the console's text, and a page of Prometheus."""
 
 import json
+import logging
 import re
 import socket
 import sys
@@ -120,3 +121,26 @@ def test_a_page_needs_a_port_and_a_package(monkeypatch: pytest.MonkeyPatch) -> N
     missing = re.escape(f"metrics_port={port}: needs prometheus_client, which is not installed; run: ")
     with pytest.raises(UserError, match=missing), metrics_page.heard(SimpleNamespace(metrics_port=port)):
         raise AssertionError
+
+
+def test_what_torch_logs_is_json_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from torch.distributed.elastic.agent.server import api
+
+    from recsys.distributed.ranks import silence
+
+    names = [n for n in logging.root.manager.loggerDict if n.partition(".")[0] == "torch"]
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(x.handlers[:], x.propagate, x.level) for x in loggers]
+    text = console.write_json()
+    try:
+        silence()
+        logging.getLogger("torch._dynamo").warning("graph break")
+        logging.getLogger("torch.distributed.c10d").warning("slow")
+        api.logger.warning("Received 15 death signal, shutting down workers")
+    finally:
+        console.write_json(text)
+        for x, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            x.handlers, x.propagate = handlers, propagate
+            x.setLevel(level)
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [e["message"] for e in said] == ["graph break", "slow"]

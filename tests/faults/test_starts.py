@@ -72,6 +72,44 @@ def test_a_run_that_was_resumed_is_repeated_from_its_config(
     assert len(entries("runs/b")) == 1
 
 
+def trained(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    """Return the config that the command trains with."""
+    from recsys import train
+
+    configs = list[Any]()
+    with monkeypatch.context() as patch:
+        patch.setattr("recsys.training.run.train", configs.append)
+        patch.setattr("sys.argv", ["recsys.train", *arguments])
+        with pytest.raises(SystemExit):
+            train.main()  # type: ignore[attr-defined]
+    return configs[0]
+
+
+def test_a_run_that_started_from_another_is_repeated_from_it(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert commands("train", *MINE)[0] == 0
+    assert commands("train", *MINE[:-1], "start_from=runs/a", "run_dir=runs/b", "seed=7")[0] == 0
+    cfg = trained(monkeypatch, "--config-dir=runs/b", "--config-name=config", "run_dir=runs/c")
+    assert (cfg.start_from, cfg.seed, cfg.run_dir, cfg.data.root) == ("runs/a", 7, "runs/c", "raw")
+    cfg = trained(monkeypatch, "--config-dir=runs/b", "--config-name=config", "run_dir=runs/c", "start_from=runs/b")
+    assert (cfg.start_from, cfg.seed) == ("runs/b", 7)
+
+
+def test_each_start_says_itself_what_machines_hear(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert commands.said("train", *MINE)[0] == 0
+    file = Path("runs/a/config.yaml")
+    text = (
+        file.read_text().replace("logging: text", "logging: json").replace("metrics_port: null", "metrics_port: 9459")
+    )
+    file.write_text(text.replace("metrics_host: 127.0.0.1", "metrics_host: 0.0.0.0"))
+    assert "json" in text and "9459" in text
+    for command in ("resume=runs/a", "start_from=runs/a"):
+        cfg = trained(monkeypatch, command)
+        assert (cfg.logging, cfg.metrics_port, cfg.metrics_host) == ("text", None, "127.0.0.1")
+        assert trained(monkeypatch, command, "logging=json").logging == "json"
+
+
 def test_how_a_start_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["recsys.train", "logger.mine.api_key=hidden", "seed=1"])

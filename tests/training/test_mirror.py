@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def test_a_torn_copy_and_names_outside_are_refused(tmp_path: Path, memory: Any) 
     memory.pipe("/bucket/run/checkpoints/step-00000010/state.pt", b"st")
     with pytest.raises(UserError, match=r"^checkpoint\.mirror=.*state\.pt is not as it was copied"):
         mirror.fetch(URL, tmp_path / "b")
-    assert not (tmp_path / "b/config.yaml").exists()  # so that it is fetched again
+    assert not (tmp_path / "b/checkpoints/step-00000010").exists()  # so that it is fetched again
     memory.pipe(f"/bucket/run/{mirror.LISTING}", b'{"../x": [1, 1], "checkpoints/step-1/a": [1, 1]}')
     with pytest.raises(UserError, match=r"names \.\./x, which is outside of the run's folder"):
         mirror.fetch(URL, tmp_path / "b")
@@ -110,3 +111,92 @@ def test_a_mirror_that_cannot_be_used(tmp_path: Path, url: str, message: str) ->
     checkpoint(tmp_path / "a", "step-00000010")
     with pytest.raises(UserError, match=f"^checkpoint.mirror={url}: {message}"):
         mirror.check(url, tmp_path / "a", resumed=False)
+
+
+def test_a_fetch_that_is_killed_is_made_again(tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    checkpoint(a, "step-00000010")
+    (a / "checkpoints/step-00000010/rank-0.pt").write_bytes(b"rank")
+    checkpoint(a, "best-00000003")
+    Mirror(URL, a).copy()
+    files = len(json.loads(memory.cat(f"/bucket/run/{mirror.LISTING}")))
+    for done in range(files):
+        left = iter(range(done))
+
+        def killed(source: str, target: str, left: Iterator[int] = left) -> None:
+            Path(target).write_bytes(b"half")
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            Path(target).write_bytes(memory.cat(source))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, "get_file", killed)
+            with pytest.raises(KeyboardInterrupt):
+                mirror.fetch(URL, b)
+        mirror.fetch(URL, b)
+        for file in (f for f in a.rglob("*") if f.is_file()):
+            assert (b / file.relative_to(a)).read_bytes() == file.read_bytes(), done
+        shutil.rmtree(b)
+
+
+def test_what_was_fetched_is_not_copied_again(tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint(tmp_path / "a", "step-00000010")
+    Mirror(URL, tmp_path / "a").copy()
+    mirror.fetch(URL, tmp_path / "b")
+    monkeypatch.setattr(memory, "put_file", None)
+    Mirror(URL, tmp_path / "b").copy()
+
+
+def test_newer_checkpoints_and_other_runs_are_not_replaced(commands: Commands, memory: Any) -> None:
+    args = [*MINE[:-2], f"checkpoint.mirror={URL}"]
+    assert commands("train", *args, "run_dir=runs/a", "resume=auto")[0] == 0
+    [start] = json.loads(memory.cat("/bucket/run/starts.json"))
+    assert start == json.loads(Path("runs/a/starts.json").read_text())[0] and start["how"] == "finished"
+    shutil.copytree("runs/a", "runs/old")
+    assert commands("train", *args, "run_dir=runs/a", "resume=auto", "trainer.max_epochs=2")[0] == 0
+    before = memory.cat(f"/bucket/run/{mirror.LISTING}")
+    status, [error] = commands("train", *args, "resume=runs/old", "trainer.max_epochs=2")
+    assert status == 2 and error.startswith(f"checkpoint.mirror={URL}: has a newer checkpoint than runs/old")
+    shutil.copytree("runs/old", "runs/b")
+    file = Path("runs/b/starts.json")
+    file.write_text(json.dumps([json.loads(file.read_text())[0] | {"host": "another"}]))
+    for command in (["resume=runs/b"], ["run_dir=runs/b", "resume=auto"]):
+        status, [error] = commands("train", *args, *command, "trainer.max_epochs=3")
+        assert status == 2 and error.startswith(f"checkpoint.mirror={URL}: has another run than runs/b")
+    assert memory.cat(f"/bucket/run/{mirror.LISTING}") == before
+
+
+@pytest.mark.parametrize("place", ["runs/a", "runs/a/copy", "file://runs/../runs/a/copy", "s3:/bucket/run", "C:\\copy"])
+def test_places_that_hold_no_copy(commands: Commands, place: str) -> None:
+    status, [error] = commands("train", *MINE, f"checkpoint.mirror={place}")
+    assert status == 2 and "checkpoint.mirror" in error
+
+
+@pytest.mark.parametrize("key", [f"checkpoint.mirror={URL}", "metrics_port=9455"])
+def test_trials_share_neither_a_mirror_nor_a_port(commands: Commands, key: str) -> None:
+    from recsys.sweep import begin
+
+    assert begin.begin([*MINE[:-2], "-m", "seed=1,2", "sweep.jobs=2", key]) == 2
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize("file", [None, "a/checkpoints/step-00000010/state.pt"])
+def test_copies_that_fail_are_said_once(
+    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch, file: str | None
+) -> None:
+    def gone(*_: object) -> None:
+        if file is None:
+            raise FileNotFoundError("The specified bucket does not exist")  # as s3fs says it
+        raise FileNotFoundError(2, "No such file", str(tmp_path / file))  # it is replaced before it is copied
+
+    said = list[str]()
+    monkeypatch.setattr(mirror, "say", said.append)
+    monkeypatch.setattr(mirror, "LOOK_SECONDS", 0.01)
+    checkpoint(tmp_path / "a", "step-00000010")
+    monkeypatch.setattr(memory, "put_file", gone)
+    with mirror.mirrored(URL, tmp_path / "a"):
+        deadline = time.monotonic() + 5
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert len(said) == 1 and ("keep_last" if file else "bucket does not exist") in said[0]
