@@ -34,9 +34,8 @@ def main() -> None:
         from recsys.training.run import train
 
         hydra = HydraConfig.get()
-        train(
-            composed_config(cfg, hydra.overrides.task) if hydra.job.config_name == "train" else cfg
-        )  # else it is whole
+        is_whole = hydra.job.config_name != "train"  # the config.yaml of a run
+        train(cfg if is_whole else composed_config(cfg, hydra.overrides.task))
         say(f"done in {time.monotonic() - start:.0f} s")
 
     rest = [a for a in sys.argv[1:] if a not in command_line.MULTIRUN]

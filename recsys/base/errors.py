@@ -20,6 +20,12 @@ class NeedsAnswer(UserError):
     status = 3
 
 
+class Unavailable(UserError):
+    """A store does not answer. Another try may succeed, so that torchrun starts a job again that ends with it."""
+
+    status = 1
+
+
 class DoesNotFit(UserError):
     """No sharding plan fits the machines.
 

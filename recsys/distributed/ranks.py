@@ -162,20 +162,19 @@ def first_decides(ranks: Ranks, decide: Callable[[], Value]) -> Value:
     """
     import torch.distributed as dist
 
+    error: UserError | None = None
     waiting = dist.new_group(backend="gloo", timeout=FOREVER) if ranks.world_size > 1 else None
     box: list[Any] = [None, None]
     if ranks.rank == 0:
         try:
             box[0] = decide()
         except UserError as e:
-            box[1] = str(e)
+            error, box[1] = e, e.status
     if ranks.world_size > 1:
         dist.broadcast_object_list(box, group=waiting)
         dist.destroy_process_group(waiting)
     if box[1] is not None:
-        if ranks.rank != 0:
-            raise SystemExit(2)
-        raise UserError(box[1])
+        raise error or SystemExit(box[1])
     return box[0]  # type: ignore[no-any-return]
 
 

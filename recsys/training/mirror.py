@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from recsys.base.console import say
-from recsys.base.errors import UserError
+from recsys.base.errors import Unavailable, UserError
 from recsys.data.features.blocks import one_line
 from recsys.data.raw.raw_files import EXTRAS, check_remote
 from recsys.files import starts
@@ -49,8 +49,9 @@ class Mirror:
             raise self.error("cannot be reached", e) from e
 
     def error(self, why: str, cause: Exception | None = None) -> UserError:
-        """Return the error of a mirror that cannot be used."""
-        return UserError(f"{KEY}={self._url}: {why}" + (f": {one_line(cause)}" if cause else ""))
+        """Return the error of a mirror that cannot be used. cause: that of its store"""
+        kind = UserError if cause is None else Unavailable
+        return kind(f"{KEY}={self._url}: {why}" + (f": {one_line(cause)}" if cause else ""))
 
     @property
     def newest(self) -> str:

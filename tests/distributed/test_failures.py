@@ -13,14 +13,15 @@ import pytest
 import torch
 from jobs import COMMAND, TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
+from processes import run
 from torch.distributed import HashStore
 from torch.distributed.checkpoint.api import CheckpointException
 
 from recsys.base import interrupts
-from recsys.base.errors import UserError
+from recsys.base.errors import Unavailable, UserError
 from recsys.config.compose import compose
 from recsys.distributed import failures
-from recsys.distributed.ranks import Ranks, process_group
+from recsys.distributed.ranks import Ranks, first_decides, process_group
 from recsys.distributed.rendezvous import fresh_store
 from recsys.job.resumed import AUTO
 from recsys.job.run_config import RunConfig
@@ -222,3 +223,25 @@ def test_what_nccl_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, message:
         pass
     assert str(error.value).startswith(said) and "\n" not in str(error.value)
     assert given == [torch.device("cuda", 1)]
+
+
+def undecided(rank: int, world_size: int, kinds: list[type[UserError]]) -> list[tuple[str, int]]:
+    """The error and the exit status of this rank, if rank 0 fails with each kind of error."""
+    found = []
+    for kind in kinds:
+
+        def fail(kind: type[UserError] = kind) -> None:
+            raise kind("no")
+
+        try:
+            first_decides(Ranks(rank, rank, world_size, world_size), fail)
+        except (UserError, SystemExit) as e:
+            found.append((type(e).__name__, e.status if isinstance(e, UserError) else int(str(e.code))))
+    return found
+
+
+def test_only_a_mistake_ends_a_job_that_could_be_started_again() -> None:
+    """A store that does not answer ends all ranks with status 1, which torchrun starts again."""
+    first, second = run(undecided, 2, [UserError, Unavailable])
+    assert first == [("UserError", 2), ("Unavailable", 1)]
+    assert second == [("SystemExit", 2), ("SystemExit", 1)]

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from recsys.base.console import bar
 from recsys.base.cores import reading_threads
-from recsys.base.errors import UserError
+from recsys.base.errors import Unavailable, UserError
 from recsys.base.packages import check_extra
 from recsys.data.features.blocks import one_line
 from recsys.files.atomic import write_text
@@ -60,7 +60,7 @@ def resolve_path(name: str, key: str) -> Path:
             if scheme in str(e) and isinstance(e, ValueError):
                 raise UserError(f"{key}={name}: {scheme}:// is unknown; use s3://, gs:// or hdfs://") from e
             hint = "; check its credentials" if "redential" in f"{type(e).__name__} {e}" else ""
-            raise UserError(f"{key}={name}: {scheme}:// cannot be reached: {one_line(e)}{hint}") from e
+            raise Unavailable(f"{key}={name}: {scheme}:// cannot be reached: {one_line(e)}{hint}") from e
     if not exists:
         raise UserError(f"{key}={name}: no such folder or file")
     return path
