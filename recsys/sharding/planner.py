@@ -28,7 +28,7 @@ from recsys.sharding.constraints import constraints
 from recsys.sharding.infeasible import infeasible
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.sharders import SequenceSharder, Sharder, check_comms
-from recsys.sharding.table_memory import TableMemory, fill_caches, usable_memory
+from recsys.sharding.table_memory import TableMemory, usable_memory
 from recsys.sharding.tables import TableInfo, tables
 from recsys.sharding.torchrec_repairs import gather_unequal_parts, keep_recats
 from recsys.sharding.touched_rows import use_touched_rows
@@ -115,7 +115,7 @@ def make_planner(
     enumerator = EmbeddingEnumerator(topology, batch_size, allowed, estimator=[times, memory])
 
     def fill(best: list[ShardingOption]) -> list[ShardingOption]:
-        enumerator.populate_estimates(fill_caches(best, usable_memory(planner) or topology))
+        enumerator.populate_estimates(memory.fill_caches(best, usable_memory(planner) or topology))
         return best
 
     planner = EmbeddingShardingPlanner(
