@@ -45,13 +45,13 @@ def plan(cfg: DictConfig) -> PlanReport:
     from recsys.config.compose import object_of, typed
     from recsys.distributed.ranks import silence
     from recsys.job.check import check_parts
-    from recsys.job.check_early import checked_data
+    from recsys.job.check_early import check_early
     from recsys.sharding.infeasible import Infeasibility
     from recsys.sharding.planner import check_cluster
 
     silence()
     plan_keys = ("cluster", "features", "output")  # the other keys are keys of a training run
-    run = checked_data(typed({name: cfg[name] for name in cfg if name not in plan_keys}))
+    run = check_early(typed({name: cfg[name] for name in cfg if name not in plan_keys}), trains=False)
     check_parts(run)
     if run.kind.fitted_at_once:
         why = "this model is fitted at once and has no embedding table to shard; choose another model"

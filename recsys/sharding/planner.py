@@ -29,7 +29,7 @@ from recsys.sharding.infeasible import infeasible
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.sharders import SequenceSharder, Sharder, check_comms
 from recsys.sharding.table_memory import TableMemory, usable_memory
-from recsys.sharding.tables import TableInfo, tables
+from recsys.sharding.tables import TableInfo, check_table_dtype, tables
 from recsys.sharding.torchrec_repairs import gather_unequal_parts, keep_recats
 from recsys.sharding.touched_rows import use_touched_rows
 
@@ -103,6 +103,7 @@ def make_planner(
     check_comms(sharding, device)
     infos, nodes = tables(module), topology.world_size // topology.local_world_size
     fused = optim.is_fused(torch.device(device), accumulate)
+    check_table_dtype(sharding.table_dtype, fused)
     allowed = constraints(
         sharding, infos, topology.world_size, device, nodes=nodes, load_factors=load_factors, fused=fused
     )

@@ -212,6 +212,20 @@ def test_memory_of_the_gpu_alone_can_be_short() -> None:
     assert (m.kind, m.bytes_over) == ("HBM", m.needed - m.room)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["sharding.table_dtype=fp16", "trainer.accumulate=2"], "sharding.table_dtype=fp16"),
+        (["sharding.table_dtype=fp16", "optim.sparse.name=adam", "cluster.device=cpu"], "sharding.table_dtype=fp16"),
+        (["trainer.accumulate=2", "trainer.cuda_graphs=true"], "trainer.cuda_graphs=true"),
+        (["trainer.accumulate=2", "optim.sparse.clip=1"], "optim.sparse.clip=1.0"),
+    ],
+)
+def test_what_training_refuses_is_not_planned(overrides: list[str], key: str) -> None:
+    with pytest.raises(UserError, match=f"^{key}: "):
+        planned("cluster=dgx_h100", *overrides)
+
+
 def test_training_tells_the_same() -> None:
     huge = EmbeddingBagConfig(num_embeddings=10**12, embedding_dim=64, name="t_huge", feature_names=["f"])
     small = EmbeddingBagConfig(num_embeddings=10, embedding_dim=64, name="t_small", feature_names=["g"])
