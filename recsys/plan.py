@@ -45,13 +45,13 @@ def plan(cfg: DictConfig) -> PlanReport:
     from recsys.config.compose import object_of, typed
     from recsys.distributed.ranks import silence
     from recsys.job.check import check_parts
-    from recsys.job.check_early import checked_data
+    from recsys.job.check_early import check_early
     from recsys.sharding.infeasible import Infeasibility
     from recsys.sharding.planner import check_cluster
 
     silence()
     plan_keys = ("cluster", "features", "output")  # the other keys are keys of a training run
-    run = checked_data(typed({name: cfg[name] for name in cfg if name not in plan_keys}))
+    run = check_early(typed({name: cfg[name] for name in cfg if name not in plan_keys}), trains=False)
     check_parts(run)
     if run.kind.fitted_at_once:
         why = "this model is fitted at once and has no embedding table to shard; choose another model"
@@ -150,11 +150,14 @@ def _plan(
     from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.planner import make_planner, quiet_torchrec, topology
     from recsys.sharding.table_memory import usable_memory
+    from recsys.sharding.tables import check_table_dtype
     from recsys.training.pipelines import PREFETCH
 
     sharding, sparse = run.sharding, sparse_optimizer(run.optim.sparse)
     task = meta_task(run, features)
     machines = topology(cluster)
+    is_fused = sparse.is_fused(torch.device(machines.compute_device), run.trainer.accumulate)
+    check_table_dtype(sharding.table_dtype, is_fused)
     batch_size = run.trainer.batch_size // machines.world_size
     with quiet_torchrec():
         ids: dict[str, list[float]] = {}  # by table, the expected number of ids per row of each of its features
@@ -177,7 +180,7 @@ def _plan(
     # private: the planner does not return the best of its plans when it runs out of time
     best = planner._best_plan or []
     result = report(best, machines, sparse, sharding.comms, batch_size, cluster, usable_memory(planner))
-    if not sparse.is_fused(torch.device(machines.compute_device), run.trainer.accumulate):
+    if not is_fused:
         for t in result.tables:
             t.kernel = "dense"  # as in training
     return result

@@ -48,10 +48,14 @@ def run(
         file: a YAML file of the user's that is composed instead of the command's.
     """
     interrupts.install()
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    before = write_json("logging=json" in given or JSON in os.environ)  # of mistakes, too; `heard` reads YAML files
     try:
-        code = status(command, function, arguments, file=file)
+        code = status(command, function, given, file=file)
     except interrupts.Interrupted as e:
         code = say_interrupted(e)
+    finally:
+        write_json(before)
     exit_process(code)
 
 
@@ -115,15 +119,6 @@ def status(
     file: Path | None = None,
 ) -> int:
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    before = write_json("logging=json" in given or JSON in os.environ)  # of mistakes, too; `heard` reads YAML files
-    try:
-        return _status(command, function, given, file)
-    finally:
-        write_json(before)
-
-
-def _status(command: str, function: Callable[[DictConfig], None], given: list[str], file: Path | None) -> int:
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
@@ -145,6 +140,7 @@ def _status(command: str, function: Callable[[DictConfig], None], given: list[st
         say("names of files are not written in UTF-8 here; set PYTHONUTF8=1 if they have other letters than ASCII's")
     limit_threads(os.environ)
     register(command)
+    given = sys.argv[1:] if arguments is None else list(arguments)
     check_flags(given)
     if any(a in HELP for a in given):
         words, overrides = _bare_words(given), [a for a in given if "=" in a and not a.startswith("-")]

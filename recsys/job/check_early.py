@@ -4,7 +4,7 @@ The facts of recsys's own models and losses come from schema/class_facts.py. For
 `check_fit` again after it has imported them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig
@@ -43,10 +43,14 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     Raises:
         UserError: the config has a mistake.
     """
-    from recsys.data.prepare.check_data import check_installed
+    from recsys.data.prepare.check_data import check_data, check_installed
     from recsys.data.prepare.engine import check_engine
 
-    cfg = checked_data(given, but=() if trains else OF_TRAINING)
+    cfg = given if isinstance(given, RunConfig) else RunConfig.of(given)
+    if key := still_masked(cfg.plain, () if trains else OF_TRAINING):
+        hint = f"set it on the command line, or in the environment variable {variable(key)}"
+        raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
+    check_data(cfg.data)
     check_fit(cfg, model_kind_of(cfg), loss_facts_of(cfg))
     if trains:
         check_installed(cfg.data)
@@ -64,21 +68,6 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
         check_monitors(cfg)  # of classes of users: after the imports
     if trains:
         check_folders(cfg, None if names_a_run(cfg) else cfg.run_dir)
-    return cfg
-
-
-def checked_data(given: DictConfig | RunConfig, but: Sequence[str] = ()) -> RunConfig:
-    """Check the values of a training config against its schema, and its data, and return the config of the run.
-
-    but: parts that are not used, whose secrets need not be known
-    """
-    from recsys.data.prepare.check_data import check_data
-
-    cfg = given if isinstance(given, RunConfig) else RunConfig.of(given)
-    if key := still_masked(cfg.plain, but):
-        hint = f"set it on the command line, or in the environment variable {variable(key)}"
-        raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
-    check_data(cfg.data)
     return cfg
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
@@ -13,6 +13,11 @@ MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MOST_BYTES = 2**63 - 1
 NumberType = Literal["fp32", "fp16", "bf16", "int8"]
 Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching"]
+# YAML reads 64 as a number, and off as false
+Padding = Annotated[
+    Literal["off", "16", "64", "128"],
+    BeforeValidator(lambda value: "off" if value is False else str(value) if type(value) is int else value),
+]
 Rankings = Annotated[list[Literal["full", "uniform", "popularity"]], Field(min_length=1)]
 TableSharding = Literal[  # values of TorchRec's ShardingType, and none
     "none",
@@ -79,7 +84,7 @@ class ShardingConfig:
     table_dtype: Literal["fp32", "fp16"] = field(
         "fp32", "type of the numbers in tables; on GPUs, fp16 is rounded stochastically"
     )
-    padding: Literal["off", "16", "64", "128"] = field("16", "pad table rows to a multiple of this many bytes")
+    padding: Padding = field("16", "pad table rows to a multiple of this many bytes")
     per_table: dict[str, TableRule] = field(dict, "rules by name; later rules override earlier ones")
 
 

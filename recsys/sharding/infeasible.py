@@ -20,6 +20,12 @@ from recsys.sharding.table_memory import optimizer_bytes, usable_memory
 
 SHOWN = 10
 COLUMNS = ("table", "rows", "dim", "weights", "optimizer", "needed", "largest shard", "type")
+SIZES: dict[str, Callable[[Storage], int]] = {  # of a kind of memory
+    "memory": lambda s: s.ddr,
+    "host memory": lambda s: s.ddr,
+    "HBM": lambda s: s.hbm,
+    "HBM and host memory": lambda s: s.hbm + s.ddr,
+}
 EVERYWHERE = ("row_wise", "data_parallel")  # a shard on every device
 
 Layout = list[list[tuple[str, int]]]
@@ -161,17 +167,23 @@ def infeasible(
     # private: the planner keeps its options and the memory it may use to itself
     for o in planner._enumerator.enumerate(module, sharders):  # type: ignore[union-attr]
         options.setdefault(f"{o.path}.{o.name}", []).append(o)
-    kind = "memory"
-    if topology.compute_device != "cpu":
-        uses_host = any("uvm" in o.compute_kernel for choices in options.values() for o in choices)
-        kind = "HBM and host memory" if uses_host else "HBM"
-    size = {"HBM": lambda s: s.hbm, "memory": lambda s: s.ddr}.get(kind, lambda s: s.hbm + s.ddr)
-    usable = usable_memory(planner)
-    rooms = [size(d.storage) if usable else 0 for d in (usable or topology).devices]
-    least = [
-        min(choices, key=lambda o: (max(_sizes(o, size)) > max(rooms), size(o.total_storage)))
-        for choices in options.values()
-    ]
+    choices, usable = list(options.values()), usable_memory(planner)
+    kinds = ["HBM"] if topology.compute_device != "cpu" else ["memory"]
+    if any("uvm" in o.compute_kernel for of_table in choices for o in of_table):
+        # each may be short where there is enough of both together
+        kinds = ["HBM and host memory", "HBM", "host memory"]
+    stores = [d.storage if usable else Storage(0, 0) for d in (usable or topology).devices]
+    found = [_missing(kind, choices, stores, topology.local_world_size, optim) for kind in kinds]
+    return next((m for m in found if m.bytes_over), found[0])
+
+
+def _missing(
+    kind: str, choices: list[list[ShardingOption]], stores: list[Storage], local: int, optim: SparseOptimizer
+) -> Infeasibility:
+    """Compare the memory of one kind with what the least of each table's options need."""
+    size = SIZES[kind]
+    rooms = [size(s) for s in stores]
+    least = [min(c, key=lambda o: (max(_sizes(o, size)) > max(rooms), size(o.total_storage))) for c in choices]
     tables = []
     for o in least:
         rows, dim = o.tensor.shape
@@ -181,7 +193,7 @@ def infeasible(
         tables.append(TableNeed(o.name, rows, dim, weights, state, sum(sizes), max(sizes), o.sharding_type))
     tables.sort(key=lambda t: -t.needed)
     # place the shards, the largest first, each on the device with most room
-    left, local = list(rooms), topology.local_world_size
+    left = list(rooms)
     layout: Layout = [[] for _ in rooms]
     for o in sorted(least, key=lambda o: -max(_sizes(o, size))):
         sizes = _sizes(o, size)

@@ -28,7 +28,7 @@ from recsys.sharding.constraints import constraints
 from recsys.sharding.infeasible import infeasible
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.sharders import SequenceSharder, Sharder, check_comms
-from recsys.sharding.table_memory import TableMemory, fill_caches, usable_memory
+from recsys.sharding.table_memory import TableMemory, usable_memory
 from recsys.sharding.tables import TableInfo, tables
 from recsys.sharding.torchrec_repairs import gather_unequal_parts, keep_recats
 from recsys.sharding.touched_rows import use_touched_rows
@@ -115,7 +115,7 @@ def make_planner(
     enumerator = EmbeddingEnumerator(topology, batch_size, allowed, estimator=[times, memory])
 
     def fill(best: list[ShardingOption]) -> list[ShardingOption]:
-        enumerator.populate_estimates(fill_caches(best, usable_memory(planner) or topology))
+        enumerator.populate_estimates(memory.fill_caches(best, usable_memory(planner) or topology))
         return best
 
     planner = EmbeddingShardingPlanner(
@@ -162,16 +162,10 @@ def make_plan(
     cluster = this_machine(device.type, local_world_size)
     cluster.nodes = world_size // local_world_size
     with quiet_torchrec():
+        given = module, sharding, optim, topology(cluster), batch_size
+        half = bfloat16 and world_size == 1  # processes exchange float32, in the types of sharding.comms
         planner, sharders = make_planner(
-            module,
-            sharding,
-            optim,
-            topology(cluster),
-            batch_size,
-            load_factors=load_factors,
-            accumulate=accumulate,
-            prefetch=prefetch,
-            bfloat16=bfloat16 and world_size == 1,  # processes exchange float32, in the types of sharding.comms
+            *given, load_factors=load_factors, accumulate=accumulate, prefetch=prefetch, bfloat16=half
         )
         try:
             group = dist.group.WORLD
@@ -219,31 +213,13 @@ def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, 
     rows = []
     for sharded in plan.plan.values():
         for name, p in sharded.items():  # type: ignore[attr-defined]
-            info = infos[name]
-            shards = [
-                {
-                    "rank": s.placement.rank(),
-                    "rows": s.shard_sizes[0],
-                    "columns": s.shard_sizes[1],
-                    "offsets": list(s.shard_offsets),
-                }
-                for s in (p.sharding_spec.shards if p.sharding_spec is not None else [])
-            ]
-            rows.append(
-                {
-                    "table": name,
-                    "vocabulary": info.vocabulary,
-                    "parameter": info.parameter,
-                    "rows": info.rows,
-                    "dim": info.dim,
-                    "width": info.width,
-                    "bytes": info.bytes,
-                    "type": p.sharding_type,
-                    "kernel": p.compute_kernel,
-                    "ranks": list(p.ranks or []),
-                    "shards": shards,
-                }
-            )
+            parts = p.sharding_spec.shards if p.sharding_spec is not None else []
+            sizes = [(s.placement.rank(), *s.shard_sizes, list(s.shard_offsets)) for s in parts]
+            shards = [dict(zip(("rank", "rows", "columns", "offsets"), s, strict=True)) for s in sizes]
+            facts = ("vocabulary", "parameter", "rows", "dim", "width", "bytes")
+            row = {"table": name} | {fact: getattr(infos[name], fact) for fact in facts}
+            row |= {"type": p.sharding_type, "kernel": p.compute_kernel, "ranks": list(p.ranks or []), "shards": shards}
+            rows.append(row)
     return rows
 
 

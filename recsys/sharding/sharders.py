@@ -73,12 +73,14 @@ class _EveryType:
     ) -> None:
         self._half = bfloat16 and device.type == "cuda"
         self.fused, self._optim, self._infos = optim.is_fused(device), optim, infos
-        self._more: dict[str, Any] = {"prefetch_pipeline": True} if prefetch else {}
+        self._more: dict[str, Any] = {}
         if device.type == "cuda":  # the loader has checked the ids, which takes these kernels 4 % of DLRM's step
             self._more["bounds_check_mode"] = BoundsCheckMode.NONE
         super().__init__(  # type: ignore[call-arg]
             fused_params=self._params() if self.fused else {}, qcomm_codecs_registry=codecs(comms, device)
         )
+        if prefetch:  # not told to the planner, which would then take cached rows for rows in HBM
+            self._more["prefetch_pipeline"] = True
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         return list(self.TYPES)

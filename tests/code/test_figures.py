@@ -9,10 +9,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (83_460, 74_000),
+    "lines": (83_439, 74_000),
     "files": (532, 420),
     "files above 400 lines": (0, 0),
-    "raises of user errors": (1_072, 800),
+    "raises of user errors": (1_071, 800),
     "private functions of one mention, %": (45, 45),
     "comparisons of the name of an encoding, a format or a kind": (15, 15),
     "functions that take a DictConfig": (20, 30),

@@ -204,6 +204,28 @@ def test_what_does_not_fit_is_named_by_table_and_device() -> None:
     assert "this fits: sharding.types=[row_wise]" in str(told.value)
 
 
+def test_memory_of_the_gpu_alone_can_be_short() -> None:
+    """There is room for all rows in host memory, but not for their caches and states on the GPU."""
+    with pytest.raises(DoesNotFit) as told:
+        planned("data=criteo_1tb", "cluster=h100", "model.dim=128", "sharding=cpu_gpu_budget", "sharding.hbm_gib=1")
+    m = told.value.infeasible
+    assert (m.kind, m.bytes_over) == ("HBM", m.needed - m.room)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["sharding.table_dtype=fp16", "trainer.accumulate=2"], "sharding.table_dtype=fp16"),
+        (["sharding.table_dtype=fp16", "optim.sparse.name=adam", "cluster.device=cpu"], "sharding.table_dtype=fp16"),
+        (["trainer.accumulate=2", "trainer.cuda_graphs=true"], "trainer.cuda_graphs=true"),
+        (["trainer.accumulate=2", "optim.sparse.clip=1"], "optim.sparse.clip=1.0"),
+    ],
+)
+def test_what_training_refuses_is_not_planned(overrides: list[str], key: str) -> None:
+    with pytest.raises(UserError, match=f"^{key}: "):
+        planned("cluster=dgx_h100", *overrides)
+
+
 def test_training_tells_the_same() -> None:
     huge = EmbeddingBagConfig(num_embeddings=10**12, embedding_dim=64, name="t_huge", feature_names=["f"])
     small = EmbeddingBagConfig(num_embeddings=10, embedding_dim=64, name="t_small", feature_names=["g"])

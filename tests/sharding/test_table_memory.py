@@ -1,5 +1,7 @@
 """The memory of a plan for GPUs is what FBGEMM allocates: its kernels are built on the meta device."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +20,7 @@ from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.plan import plan
 from recsys.schema.command_schemas import ClusterConfig
-from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig, TableRule
 from recsys.sharding.optimizers import OPTIMIZERS, sparse_optimizer
 from recsys.sharding.planner import make_planner, quiet_torchrec, topology
 from recsys.sharding.sharders import TYPES
@@ -36,13 +38,17 @@ def marked(kind: str) -> Any:
 
 
 def planned(
-    sharding: ShardingConfig, optimizer: str, prefetch: bool = False, accumulate: int = 1
+    sharding: ShardingConfig,
+    optimizer: str,
+    prefetch: bool = False,
+    accumulate: int = 1,
+    machines: ClusterConfig = GPUS,
 ) -> list[ShardingOption]:
     module = nn.ModuleDict({"tables": PooledEmbeddings(SPEC, 16, device=torch.device("meta"))})
     lay_out_tables(module, sharding.padding, sharding.table_dtype)
     optim = sparse_optimizer(SparseOptimConfig(name=optimizer))
     with quiet_torchrec():
-        given = (sharding, optim, topology(GPUS), 64)
+        given = (sharding, optim, topology(machines), 64)
         planner, sharders = make_planner(module, *given, accumulate=accumulate, prefetch=prefetch)
         planner.plan(module, sharders)
     assert planner._best_plan is not None
@@ -64,8 +70,29 @@ def no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fbgemm_allocates_what_is_planned(kind: str, optimizer: str, kernel: str, dtype: str) -> None:
     sharding = ShardingConfig(types=[kind], kernels=[kernel], column_block=4, table_dtype=dtype, cache_load_factor=0.25)
     prefetch = kernel == "fused_uvm_caching" and dtype == "fp32"
-    options = planned(sharding, optimizer, prefetch=prefetch)
-    for rank in range(8):
+    compare(planned(sharding, optimizer, prefetch=prefetch), optimizer, kernel, dtype, prefetch)
+
+
+def test_a_cache_is_as_wide_as_its_widest_column_block() -> None:
+    """Rules may give tables of one kernel other column blocks; FBGEMM allocates all cached rows with the widest."""
+    kernel, narrow = "fused_uvm_caching", {"b": TableRule(column_block=4), "c": TableRule(column_block=8)}
+    sharding = ShardingConfig(types=["column_wise"], kernels=[kernel], column_block=16, per_table=narrow)
+    options = planned(sharding, "sgd", machines=replace(GPUS, nodes=1, devices=2))
+    rank = options[0].shards[0].rank
+    assert {s.size[1] for o in options for s in o.shards if s.rank == rank} > {16}
+    compare(options, "sgd", kernel, "fp32", False, [rank])
+
+
+def compare(
+    options: list[ShardingOption],
+    optimizer: str,
+    kernel: str,
+    dtype: str,
+    prefetch: bool,
+    ranks: Collection[int] = range(8),
+) -> None:
+    """Build the kernels of the ranks on the meta device, and compare their bytes with the plan's."""
+    for rank in ranks:
         shards = [(o, s) for o in options for s in o.shards if s.rank == rank]
         if not shards:
             continue
@@ -73,7 +100,7 @@ def test_fbgemm_allocates_what_is_planned(kind: str, optimizer: str, kernel: str
             [(*s.size, EmbeddingLocation[PLACES[kernel]], ComputeDevice.CUDA) for _, s in shards],
             optimizer=OPTIMIZERS[optimizer].kernel,
             weights_precision=SparseType.FP32 if dtype == "fp32" else SparseType.FP16,
-            cache_load_factor=0.25,
+            cache_load_factor=options[0].cache_load_factor,
             device=torch.device("meta"),
             bounds_check_mode=BoundsCheckMode.NONE,
             prefetch_pipeline=prefetch,
@@ -106,13 +133,20 @@ def test_steps_of_one_batch_are_suggested_where_gradients_of_tables_are_too_larg
         plan(compose("plan", [*given, "trainer.accumulate=2"]))
 
 
-def test_caches_fill_the_budget() -> None:
+def test_prefetch_leaves_tables_that_fit_in_the_memory_of_the_gpu() -> None:
+    """TorchRec's planner takes cached rows for rows of the GPU with a pipeline that prefetches."""
+    sharding = ShardingConfig(types=["table_wise"], kernels=["fused", "fused_uvm_caching"])
+    assert {o.compute_kernel for o in planned(sharding, "sgd", prefetch=True)} == {"fused"}
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_caches_fill_the_budget(prefetch: bool) -> None:
     """What whole tables leave of the budget caches rows of the others, the same share on a device."""
     budget, reserved = 2_000_000, 0.15
     kernels = ["fused", "fused_uvm_caching"]
     hbm_gib = budget / (1 - reserved) / (1 << 30)
     sharding = ShardingConfig(types=["table_wise"], kernels=kernels, cache_load_factor=None, hbm_gib=hbm_gib)
-    options = {o.name: o for o in planned(sharding, "rowwise_adagrad")}
+    options = {o.name: o for o in planned(sharding, "rowwise_adagrad", prefetch)}
     assert options["t_a"].compute_kernel == "fused_uvm_caching"
     assert options["t_b"].compute_kernel == "fused"
     assert 0.1 < options["t_a"].cache_params.load_factor < 0.999

@@ -81,9 +81,9 @@ class StepClock:
 
     @property
     def least_rows(self) -> int:
-        """About the rows of a step from which the device takes longer than the host, as a power of two."""
+        """About the rows of a step from which the device takes longer than the host: `rows` times a power of two."""
         longer = (self.host_ms - self.fixed_ms) / max(self.device_ms - self.fixed_ms, 1e-6)
-        return 1 << math.ceil(math.log2(max(self.rows * longer, 1)))
+        return self.rows << math.ceil(math.log2(max(longer, 1)))
 
     @property
     def rows_per_second(self) -> float:

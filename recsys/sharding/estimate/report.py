@@ -218,12 +218,7 @@ class PlanReport:
         return "links" if slowest.links_ms > slowest.compute_ms else "memory"
 
     def to_json(self) -> dict[str, Any]:
-        summary = {
-            "step_ms": self.step_ms,
-            "planner_ms": self.planner_ms,
-            "bound": self.bound,
-            "imbalance": self.imbalance,
-        }
+        summary = {key: getattr(self, key) for key in ("step_ms", "planner_ms", "bound", "imbalance")}
         if self.clock is not None:
             summary |= {"whole_step_ms": self.clock.step_ms, "rows_per_second": self.clock.rows_per_second}
         return asdict(self) | {"summary": summary | {"bytes": sum(t.bytes for t in self.tables)}}
@@ -285,10 +280,8 @@ def report(
             traffic = ShardTraffic.of(o, s, topology, comms, batch_size, sum(optim.state_bytes(1, width)))
             received[s.rank] += traffic.id_bytes
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
-            d.ids, d.lookup_bytes = (
-                d.ids + traffic.ids,
-                d.lookup_bytes + traffic.ids * (width * o.tensor.element_size() + 8),
-            )
+            d.ids += traffic.ids
+            d.lookup_bytes += traffic.ids * (width * o.tensor.element_size() + 8)
             d.gathered_bytes, d.updated_bytes = d.gathered_bytes + traffic.gathered, d.updated_bytes + traffic.updated
             d.host_bytes, d.sent_bytes = d.host_bytes + traffic.host, d.sent_bytes + traffic.within + traffic.between
             d.sent_between_bytes, d.tables = d.sent_between_bytes + traffic.between, d.tables + 1
