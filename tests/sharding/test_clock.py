@@ -183,7 +183,7 @@ def test_plans_are_compared_by_the_whole_step() -> None:
     )
 
 
-@pytest.mark.parametrize("overrides", [(), ("sharding=cpu_tables", "cluster=h100"), ("cluster.nodes=2",)])
+@pytest.mark.parametrize("overrides", [("sharding=cpu_tables", "cluster=h100"), ("cluster.nodes=2",)])
 def test_the_embeddings_are_a_part_of_the_step(overrides: tuple[str, ...]) -> None:
     report = planned("cluster=dgx_a100", *overrides)
     assert report.clock is not None

@@ -215,7 +215,8 @@ def test_only_the_first_seed_is_pruned() -> None:
     assert not any((Path("s") / t.runs[1].folder).exists() for t in pruned)
 
 
-@pytest.mark.parametrize("method", ["grid", pytest.param("optuna", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["grid", "optuna"])
 def test_kill_9_and_resume(method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What was done stays; what ran is ended and goes on in its own folder; the rest follows."""
     how = ["optim.sparse.lr=0.1,0.2,0.3,0.4"] if method == "grid" else ["sweep=optuna", "sweep.trials=4"]
