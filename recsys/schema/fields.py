@@ -4,6 +4,7 @@ batch_size: Count = field(2048, "rows per batch", le=MOST_ROWS)
 """
 
 import math
+import re
 from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any
 
@@ -48,9 +49,10 @@ def _finite(value: Any) -> Any:
     return value
 
 
+MIRROR = "checkpoint.mirror={} copies there"
 Name = Annotated[str, StringConstraints(pattern=r"\S")]
 Local = Annotated[Name, AfterValidator(lambda name: on_file_system(name))]  # a file or folder
-LocalRun = Annotated[Name, AfterValidator(lambda name: on_file_system(name, f"checkpoint.mirror={name} copies there"))]
+LocalRun = Annotated[Name, AfterValidator(lambda name: on_file_system(name, MIRROR.format(re.sub(":/+", "://", name))))]
 Place = Annotated[
     Name, AfterValidator(lambda name: name if "://" in name else on_file_system(name, "or a URL with ://"))
 ]
