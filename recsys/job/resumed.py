@@ -41,7 +41,7 @@ def run_to_resume(cfg: RunConfig) -> Path | None:
     if cfg.resume is None or not names_a_run(cfg):
         return None
     path = run_folder(cfg.resume, "resume")
-    if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
+    if cfg.run_dir is not None and Path(str(cfg.run_dir)).resolve() != path.resolve():
         raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; set only one of them")
     return path
 
@@ -51,7 +51,7 @@ def run_to_start_from(cfg: DictConfig | RunConfig) -> Path | None:
     if cfg.start_from is None:
         return None
     path = run_folder(cfg.start_from, "start_from")
-    if cfg.run_dir is not None and Path(cfg.run_dir).resolve() == path.resolve():
+    if cfg.run_dir is not None and Path(str(cfg.run_dir)).resolve() == path.resolve():
         raise UserError(f"start_from={cfg.start_from}: is run_dir, too; name a new folder, or resume the run")
     return path
 

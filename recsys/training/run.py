@@ -51,7 +51,7 @@ def train(composed: DictConfig) -> Run:
     try:
         if names_a_run(composed) or composed.run_dir is not None:  # before slow imports, and before ranks meet
             key = "resume" if names_a_run(composed) else "run_dir"
-            run_lock.check_free(Path(composed[key]), key)
+            run_lock.check_free(Path(str(composed[key])), key)
         if (ranks := started_by_torchrun()) is not None:
             return _train_as_rank(composed, ranks)
         cfg, files = check_raw_files(composed)
