@@ -25,9 +25,10 @@ OWN = (
 
 def run_folder(run: str | Path, key: str = "run") -> Path:
     """Return the folder of the run that a key names. Raises UserError if it holds no run."""
-    if not (Path(run) / CONFIG).exists():
+    path = Path(str(run))  # YAML reads 2024 and nan as numbers
+    if not (path / CONFIG).exists():
         raise UserError(f"{key}={run}: is not a run folder (it has no {CONFIG})")
-    return Path(run)
+    return path
 
 
 def config_text(path: Path) -> str:
