@@ -100,7 +100,7 @@ def composed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
         overrides: the command line.
     """
     if names_a_run(cfg):
-        return config_of_run(cfg, Path(cfg.resume), overrides)
+        return config_of_run(cfg, Path(str(cfg.resume)), overrides)
     if (start := run_to_start_from(cfg)) is not None:
         return config_of_run(cfg, start, overrides)
     return cfg
