@@ -4,10 +4,12 @@ import gc
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.assertion import rewrite
@@ -137,3 +139,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for i, item in enumerate(same):
             if i not in kept:
                 item.add_marker("slow")
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """An empty store of files in memory, memory://."""
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    yield fs
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]

@@ -294,9 +294,7 @@ class Bar:
         share = f" ({self.done / self.total:.0%})" if self.total else ""
         note = f"  {self.note}" if self.note else ""
         unit = self.unit if self.passes <= 1 else f"{self.unit} in {self.passes} passes"
-        return (
-            f"{self.title}: {self.done / max(self.passes, 1):,.0f} {unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
-        )
+        return f"{self.title}: {self.done / self.passes:,.0f} {unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
 
     def _report(self) -> None:
         self._reported_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a training, a preparation or continuous training says of itself as a page of Prometheus: metrics_port=9100."""
+"""Serve the progress and the metrics of a training, a preparation or a follower to Prometheus: metrics_port=9100."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What made a run: RUN/starts.json has an entry for each start, the first one first.
+"""Record in RUN/starts.json what made a run: an entry for each start, the first one first.
 
 start, end, how         times in UTC; how it ended: finished, or the error. Null if it was killed
 command, folder         the command line, without secrets, and the folder that it was typed in

@@ -362,7 +362,7 @@ class EngineConfig:
 
 @dataclass(config=CHECKED, kw_only=True)
 class HeardConfig:
-    """What machines get of a command that takes long."""
+    """Where a command that takes long writes its messages and metrics for machines."""
 
     logging: Literal["text", "json"] = field(
         "text", "json: messages, progress and metrics as lines of JSON, in train.log, too"

@@ -53,14 +53,6 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     type(fs).clear_instance_cache()
 
 
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    fs = fsspec.filesystem("memory")
-    yield fs
-    fs.store.clear()
-    fs.pseudo_dirs[:] = [""]
-
-
 def of_yaml(text: str, root: str, home: Path) -> DataConfig:
     known = {"name": "t", "root": root, "prepared": str(home), "label": {"column": "y"}}
     return data_from(text, known)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 from small_csv import Commands, write_mine
 
@@ -17,14 +16,6 @@ from recsys.training.mirror import Mirror
 
 URL = "memory://bucket/run"
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32", "run_dir=runs/a", "resume=auto"]
-
-
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    fs = fsspec.filesystem("memory")
-    yield fs
-    fs.store.clear()
-    fs.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture
