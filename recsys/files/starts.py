@@ -66,9 +66,10 @@ def end(error: BaseException | None) -> None:
     how = "finished" if error is None else mask_text(f"{type(error).__name__}: {error}").splitlines()[0][:300]
     while _begun:
         run, start = _begun.popitem()
-        with suppress(OSError):  # a full disk may be what ended it
-            found = [e | {"end": _time(), "how": how} if e.get("start") == start else e for e in entries(run)]
-            write_json(run / STARTS, found)
+        with suppress(OSError, ValueError, KeyError):  # a full disk may be what ended it, or a damaged file
+            *before, last = entries(run)
+            if last["start"] == start:
+                write_json(run / STARTS, [*before, last | {"end": _time(), "how": how}])
 
 
 def line(run: Path) -> str | None:

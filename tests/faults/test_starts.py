@@ -123,6 +123,14 @@ def test_how_a_start_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert entries(".") == [entry]
 
 
+def test_two_starts_in_a_second_end_each_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "_time", lambda: "2026-01-01T00:00:00Z")
+    for error in (RuntimeError("first"), None):
+        starts.begin(tmp_path, {"resumed": False})
+        starts.end(error)
+    assert [e["how"] for e in entries(str(tmp_path))] == ["RuntimeError: first", "finished"]
+
+
 def test_packages_that_a_later_start_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for found in ({"a": "1", "b": "1"}, {"a": "2", "c": "1"}, {"a": "2", "c": "1"}):
         monkeypatch.setattr(starts, "_packages", lambda found=found: found)
