@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from recsys.api import train as train
     from recsys.base.errors import UserError as UserError
     from recsys.config.compose import compose as compose
-    from recsys.job.check import check as check
+    from recsys.job.check_built import check as check
     from recsys.job.run_config import RunConfig as RunConfig
     from recsys.online.predictor import Predictor as Predictor
     from recsys.online.recommender import Recommender as Recommender
@@ -51,7 +51,7 @@ EXPORTS = {
     "load": "recsys.api",
     "open_pipeline": "recsys.api",
     "recommend": "recsys.api",
-    "check": "recsys.job.check",
+    "check": "recsys.job.check_built",
     "compose": "recsys.config.compose",
     "RunConfig": "recsys.job.run_config",
     "UserError": "recsys.base.errors",

@@ -44,15 +44,14 @@ def train(overrides: Sequence[str] = (), rows: object = None) -> TrainedRun:
         UserError: the config or the data has a mistake, or the frame leaves a question open.
     """
     from recsys.base.metrics_page import heard
-    from recsys.job.resumed import composed_config
+    from recsys.job.config_of import config_of
     from recsys.training.run import train
 
     overrides = overrides.split() if isinstance(overrides, str) else [*overrides]
     if rows is not None:
         overrides = _frame_overrides(rows, overrides)
-    cfg = _composed("train", overrides)
-    with heard(cfg):
-        return TrainedRun(train(composed_config(cfg, overrides)).path)
+    with heard(composed := _composed("train", overrides)):
+        return TrainedRun(train(config_of(overrides, composed)).path)
 
 
 def new(

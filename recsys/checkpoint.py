@@ -227,13 +227,12 @@ def _write_safetensors(run: Path, output: Path, chosen: Entries, rows: Blocks) -
 FORMATS = {"parquet": _write_parquet, "safetensors": _write_safetensors}
 
 
-@command_line.takes(CheckpointToolConfig)
 def _command(cfg: CheckpointToolConfig) -> None:
     if cfg.action == MISSING or cfg.run == MISSING:
         missing = "action" if cfg.action == MISSING else "RUN_DIR"
         raise UserError(f"missing {missing}; usage: {USAGE}")
     run_folder(cfg.run)
-    from recsys.job.check import check
+    from recsys.job.check_built import check
     from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
     from recsys.training.run_dir import choose_checkpoint, open_run
 

@@ -90,7 +90,6 @@ def definition(workspace: Any) -> dict[str, Any]:
     return result
 
 
-@command_line.takes(DashboardConfig)
 def _command(cfg: DashboardConfig) -> None:
     import wandb
 

@@ -16,13 +16,12 @@ from recsys.files.run_files import run_folder
 from recsys.schema.command_schemas import EvaluateConfig
 
 
-@command_line.takes(EvaluateConfig)
 def _command(cfg: EvaluateConfig) -> None:
     for run in cfg.run:
         run_folder(run)
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import started_by_torchrun
-    from recsys.job.check import check
+    from recsys.job.check_built import check
     from recsys.training.evaluate_run import evaluate, show
     from recsys.training.run_dir import choose_checkpoint, open_run
 

@@ -36,7 +36,6 @@ STREAMS = "a file of JSON lines or kafka://HOST/TOPIC"
 ACTIONS = ("materialise", "follow", "join", "get", "feast")
 
 
-@command_line.takes(FeatureStoreConfig)
 def _command(cfg: FeatureStoreConfig) -> None:
     if cfg.action == MISSING:
         raise UserError(f"no action: must be {', '.join(ACTIONS)}; see --help")

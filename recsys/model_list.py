@@ -62,7 +62,7 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
         problem = None
         try:
             if overrides:
-                from recsys.job.check import check
+                from recsys.job.check_built import check
 
                 check(run)
         except UserError as e:

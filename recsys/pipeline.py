@@ -21,7 +21,6 @@ ACTIONS = ("run", "evaluate", "candidates", "demo")
 USAGE = "python -m recsys.pipeline run=FILE.yaml input=REQUESTS output=LISTS.parquet; see --help"
 
 
-@command_line.takes(PipelineConfig)
 def _command(cfg: PipelineConfig) -> None:
     if cfg.output is None:
         raise UserError(f"output: is missing; usage: {USAGE}")
@@ -43,7 +42,6 @@ def _command(cfg: PipelineConfig) -> None:
     run_files(cfg, output)
 
 
-@command_line.takes(PipelineConfig)
 def _demo(cfg: PipelineConfig) -> None:
     from recsys.stages.demo import demo
 

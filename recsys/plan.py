@@ -33,30 +33,34 @@ if TYPE_CHECKING:
     from recsys.sharding.estimate.report import PlanReport
     from recsys.sharding.infeasible import Infeasibility
 
+PLAN_KEYS = ("cluster", "features", "output")  # the other keys are keys of a training run
 TRY_SECONDS = 10  # time limit of the planner for each suggested change; with hundreds of tables it can take minutes
 
 
-def plan(cfg: DictConfig) -> PlanReport:
+def plan(given: DictConfig | PlanConfig) -> PlanReport:
     """Check the config, build the model on the meta device, and plan it for the cluster with TorchRec's planner.
 
     Raises DoesNotFit (a UserError) if no plan fits. The message says how much memory is missing and which small change
     of the config would make a plan fit; the exception's `infeasible` lists the tables.
     """
-    from recsys.config.compose import object_of, typed
+    from recsys.config.compose import object_of
     from recsys.distributed.ranks import silence
-    from recsys.job.check import check_parts
-    from recsys.job.check_early import check_early
+    from recsys.job.check_built import check_parts
+    from recsys.job.check_config import check_config
+    from recsys.job.run_config import RunConfig
+    from recsys.schema.fields import plain
     from recsys.sharding.infeasible import Infeasibility
     from recsys.sharding.planner import check_cluster
 
     silence()
-    plan_keys = ("cluster", "features", "output")  # the other keys are keys of a training run
-    run = check_early(typed({name: cfg[name] for name in cfg if name not in plan_keys}), trains=False)
+    cfg = object_of(PlanConfig, given)
+    run = RunConfig.of({name: value for name, value in plain(cfg).items() if name not in PLAN_KEYS})
+    check_config(run, trains=False)
     check_parts(run)
     if run.kind.fitted_at_once:
         why = "this model is fitted at once and has no embedding table to shard; choose another model"
         raise UserError(f"model: {why}")
-    cluster = object_of(ClusterConfig, cfg.cluster, "cluster")
+    cluster = cfg.cluster
     check_cluster(cluster)
     world = cluster.nodes * cluster.devices
     if run.trainer.batch_size % world:
@@ -234,7 +238,7 @@ def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
     return feature_spec(run.data, lambda c: c.planned_rows or 0)
 
 
-def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
+def try_all(choices: list[tuple[str, PlanConfig]]) -> list[PlanAttempt]:
     """Plan each (name, config) and return the attempts: each holds a plan or, if no plan fits, the error."""
     from recsys.sharding.estimate.compare import PlanAttempt
 
@@ -250,11 +254,10 @@ def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
     return tried
 
 
-def _command(choices: list[tuple[str, DictConfig]]) -> None:
-    from recsys.config.compose import object_of
+def _command(choices: list[tuple[str, PlanConfig]]) -> None:
     from recsys.sharding.estimate.compare import show, show_side_by_side
 
-    outputs = [Path(p) for p in object_of(PlanConfig, choices[0][1]).output]
+    outputs = [Path(p) for p in choices[0][1].output]
     for path in outputs:
         check_output(path, (".json", ".html"))
     tried = try_all(choices)
@@ -296,9 +299,9 @@ def expand(arguments: list[str]) -> list[list[str]]:
 
 def main() -> None:
     """Run the command with this process's overrides; all choices are composed before the first is planned."""
-    choices: list[tuple[str, DictConfig]] = []
+    choices: list[tuple[str, PlanConfig]] = []
 
-    def collect(cfg: DictConfig) -> None:
+    def collect(cfg: PlanConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
 
         choices.append((HydraConfig.get().runtime.choices.get("sharding", ""), cfg))

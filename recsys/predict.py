@@ -25,7 +25,6 @@ from recsys.files.run_files import run_folder
 from recsys.schema.command_schemas import PredictConfig
 
 
-@command_line.takes(PredictConfig)
 def _command(cfg: PredictConfig) -> None:
     from recsys.online.predictor import input_files
 

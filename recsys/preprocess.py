@@ -31,7 +31,7 @@ MOST_COMPARED = 10_000_000  # rows whose features are compared with those of all
 NOT_COMPARED = ("__weight__", "__row__", "__place__")  # columns of prepared rows beside features and labels
 
 
-def preprocess(given: DictConfig) -> Prepared:
+def preprocess(given: DictConfig | PreprocessConfig) -> Prepared:
     """Check the config, and prepare the data unless it has been prepared before.
 
     Write the report and the export if the config asks for them.
@@ -143,11 +143,7 @@ def copies(prepared: Prepared) -> str | None:
 
 def main() -> None:
     """Run the command with this process's overrides."""
-
-    def command(cfg: DictConfig) -> None:
-        preprocess(cfg)
-
-    command_line.run("preprocess", command)
+    command_line.run("preprocess", preprocess)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ ACTIONS = ("list", "show", "promote", "rollback")
 USAGE = f"python -m recsys.registry {'|'.join(ACTIONS)} root=DIR [name=NAME] [version=V]"
 
 
-@command_line.takes(RegistryConfig)
 def _command(cfg: RegistryConfig) -> None:
     if cfg.action == MISSING:
         raise UserError(f"no action: must be {', '.join(ACTIONS)}")

@@ -21,7 +21,6 @@ from recsys.schema.command_schemas import ServeConfig
 USAGE = "python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]"
 
 
-@command_line.takes(ServeConfig)
 def _command(cfg: ServeConfig) -> None:
     from recsys.server.supervisor import serve
 

@@ -9,10 +9,9 @@ Checks the config, prepares the data once, trains, tests with the best checkpoin
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -20,24 +19,14 @@ from recsys.base.console import say
 from recsys.cli import command_line
 from recsys.distributed.failures import exit_process
 
+if TYPE_CHECKING:
+    from recsys.job.run_config import RunConfig
+
 ZOO = "model=zoo"
 
 
 def main() -> None:
     """Run the command with this process's overrides."""
-    start = time.monotonic()
-
-    def command(cfg: DictConfig) -> None:
-        from hydra.core.hydra_config import HydraConfig
-
-        from recsys.job.resumed import composed_config
-        from recsys.training.run import train
-
-        hydra = HydraConfig.get()
-        is_whole = hydra.job.config_name != "train"  # the config.yaml of a run
-        train(cfg if is_whole else composed_config(cfg, hydra.overrides.task))
-        say(f"done in {time.monotonic() - start:.0f} s")
-
     rest = [a for a in sys.argv[1:] if a not in command_line.MULTIRUN]
     if len(rest) < len(sys.argv) - 1 and not any(a.startswith("--") or a == "-h" for a in rest):
         from recsys.sweep.begin import begin
@@ -56,7 +45,21 @@ def main() -> None:
         exit_process(code or begin(rest))
     if ZOO in rest:
         exit_process(command_line.say_error(f"{ZOO}: stands for several models; train them in a sweep: add -m"))
-    command_line.run("train", command, rest)  # --help and --cfg show one run
+    from recsys.training.run import train
+
+    command_line.run("train", train, rest, parse=_config)  # --help and --cfg show one run
+
+
+def _config(composed: DictConfig) -> RunConfig:
+    """Return the config of this process's overrides, which Hydra has composed."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from recsys.job.config_of import config_of
+    from recsys.job.run_config import RunConfig
+
+    hydra = HydraConfig.get()
+    is_whole = hydra.job.config_name != "train"  # the config.yaml of a run
+    return RunConfig.of(composed) if is_whole else config_of(hydra.overrides.task, composed)
 
 
 class _TrainModule(ModuleType):

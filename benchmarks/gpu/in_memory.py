@@ -31,8 +31,9 @@ from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec
 from recsys.job.run_config import RunConfig
 from recsys.training.callbacks import Throughput
-from recsys.training.pipelines import AHEAD, KINDS, NONE
-from recsys.training.trainer import build_module, build_trainer, local_device
+from recsys.training.loaders import local_device
+from recsys.training.pipelines import BATCHES_AHEAD, NONE, PIPELINES
+from recsys.training.trainer import build_module, build_trainer
 
 WARM = 5  # steps before those that are measured
 TAIL = 3.0  # ids are rows x u ^ TAIL, u uniform: half of them are among an eighth of the rows
@@ -130,10 +131,10 @@ class InMemory:
 
     def __iter__(self) -> Iterator[Batch]:
         batches: Generator[Batch] = (b for b in itertools.islice(itertools.cycle(self._batches), self._steps))
-        ahead = self._pipeline in KINDS
+        ahead = self._pipeline in PIPELINES
         if self._device.type == "cuda" and self._pipeline != NONE:
             batches = pinned_ahead(batches) if ahead else copied_ahead(batches, self._device, self.make_queries)
-        yield from with_upcoming(batches, self.upcoming, AHEAD) if ahead else batches
+        yield from with_upcoming(batches, self.upcoming, BATCHES_AHEAD) if ahead else batches
 
 
 class Measured(lightning.Callback):
@@ -223,7 +224,7 @@ def trained(
     with process_group(cfg.accelerator, cfg.trainer.threads) as ranks, tempfile.TemporaryDirectory() as home:
         module = build_module(cfg, fitted, ranks, total_steps=whole)
         prepared: Any = SimpleNamespace(rows=lambda _: 0)
-        trainer, _ = build_trainer(cfg, Path(home), ranks, prepared, None, loggers=False)
+        trainer, _ = build_trainer(cfg, Path(home), ranks, prepared)
         measured = Measured(trace, begin)
         trainer.callbacks = [Throughput(whole), measured]  # type: ignore[attr-defined]
         loader = InMemory(batches, whole, local_device(cfg.accelerator, 0), cfg.pipeline)

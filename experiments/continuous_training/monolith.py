@@ -16,7 +16,7 @@ import polars as pl
 from sklearn.metrics import roc_auc_score
 
 from recsys.follow.follow_settings import FollowConfig
-from recsys.follow.training_config import config_of
+from recsys.follow.training_config import training_config
 from recsys.follow.trainings import PREDICTIONS, measure, train_on
 
 BATCH, TEST = "batch.tsv", "test.tsv"
@@ -51,13 +51,13 @@ def compare(source: Path, root: Path, shards: int) -> tuple[float, float]:
     names = write_shards(source, root / "log", shards)
     settings = FollowConfig.model_validate({"root": root, "train": MODEL, "partitions": {"folder": root / "log"}})
     prepared = root / "prepared"
-    batch = train_on(config_of(settings, prepared, [BATCH], [TEST], []), root / "batch", None).path
+    batch = train_on(training_config(settings, prepared, [BATCH], [TEST], []), root / "batch", None).path
     online, found = batch, {"online": list[pl.DataFrame](), "batch": list[pl.DataFrame]()}
     for i, name in enumerate(names):
         for kind, run in (("online", online), ("batch", batch)):
-            measure(run, config_of(settings, prepared, [TEST], [name], []), root / "predictions")
+            measure(run, training_config(settings, prepared, [TEST], [name], []), root / "predictions")
             found[kind].append(pl.read_parquet(root / "predictions" / PREDICTIONS))
-        cfg = config_of(settings, prepared, [name], [TEST], [])
+        cfg = training_config(settings, prepared, [name], [TEST], [])
         online = train_on(cfg, root / f"online-{i:04d}", online).path
     auc = {k: float(roc_auc_score(f["label"], f["probability"])) for k, v in found.items() for f in [pl.concat(v)]}
     return auc["online"], auc["batch"]

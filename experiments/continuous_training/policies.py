@@ -19,7 +19,7 @@ from sklearn.metrics import roc_auc_score
 
 from recsys.data.samples.drifting import TEACHER, write_days
 from recsys.follow.follow_settings import FollowConfig
-from recsys.follow.training_config import config_of
+from recsys.follow.training_config import training_config
 from recsys.follow.trainings import PREDICTIONS, measure, train_on
 from recsys.pages import render
 from recsys.pages.charts.plots import Series, lines
@@ -57,7 +57,7 @@ class Policy:
         """Train on files. The test rows, which a training needs, say nothing here."""
         began = time.process_time()
         overrides = ["trainer.max_epochs=2"] if full else []
-        cfg = config_of(self.settings, self.folder / "prepared", files, [TEST], overrides)
+        cfg = training_config(self.settings, self.folder / "prepared", files, [TEST], overrides)
         run = train_on(cfg, self.folder / f"run-{self.runs:04d}", None if full else self.run)
         self.run, self.runs, self.untrained, self.reference = run.path, self.runs + 1, [], None
         self.rows += int(run.metrics["train"]["samples"])
@@ -65,7 +65,7 @@ class Policy:
 
     def predict(self, files: list[str]) -> pl.DataFrame:
         """Return labels and predictions of files."""
-        cfg = config_of(self.settings, self.folder / "prepared", [TEST], files, [])
+        cfg = training_config(self.settings, self.folder / "prepared", [TEST], files, [])
         measure(self.run, cfg, self.folder / "predictions")
         return pl.read_parquet(self.folder / "predictions" / PREDICTIONS)
 

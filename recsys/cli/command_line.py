@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -26,7 +26,6 @@ from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error, say_interrupted, say_mistake
 from recsys.distributed.ranks import silence
 
-C = TypeVar("C")
 MULTIRUN = ("-m", "--multirun")
 HELP = ("-h", "--help")
 FLAG = re.compile(r"--([A-Za-z_][\w.]*)(?:=(.*))?")  # --port, which people write instead of port=
@@ -36,22 +35,25 @@ HYDRAS = (*VALUED, "help", "version", "resolve", "run", "multirun")
 
 def run(
     command: str,
-    function: Callable[[DictConfig], None],
+    function: Callable[[Any], object],
     arguments: Sequence[str] | None = None,
     *,
     file: Path | None = None,
+    parse: Callable[[DictConfig], Any] | None = None,
 ) -> None:
     """Compose the config of `command`, call `function` on it, and exit with its status.
 
     Args:
+        function: takes the config as an object of the command's schema.
         arguments: overrides and Hydra's options; None for this process's.
         file: a YAML file of the user's that is composed instead of the command's.
+        parse: makes another object of the composed config.
     """
     interrupts.install()
     given = sys.argv[1:] if arguments is None else list(arguments)
     before = write_json("logging=json" in given or JSON in os.environ)  # of mistakes, too; `heard` reads YAML files
     try:
-        code = status(command, function, given, file=file)
+        code = status(command, function, given, file=file, parse=parse)
     except interrupts.Interrupted as e:
         code = say_interrupted(e)
     finally:
@@ -97,26 +99,13 @@ def check_flags(arguments: Sequence[str]) -> None:
             sys.exit(say_error(f"{argument}: no such option; write {found[1]}={found[2] or 'VALUE'}"))
 
 
-def takes(schema: type[C]) -> Callable[[Callable[[C], None]], Callable[[Any], None]]:
-    """Return a decorator of a command, which is given its config as an object of the schema."""
-
-    def decorated(function: Callable[[C], None]) -> Callable[[Any], None]:
-        def command(cfg: object) -> None:
-            from recsys.config.compose import object_of
-
-            function(object_of(schema, cfg))
-
-        return command
-
-    return decorated
-
-
 def status(
     command: str,
-    function: Callable[[DictConfig], None],
+    function: Callable[[Any], object],
     arguments: Sequence[str] | None = None,
     *,
     file: Path | None = None,
+    parse: Callable[[DictConfig], Any] | None = None,
 ) -> int:
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
     import hydra
@@ -160,11 +149,11 @@ def status(
         check_hydra(HydraConfig.get())
         with heard(cfg), reported(command, sys.argv[1:]) as outcome:
             try:
-                object_of(COMMANDS[command], cfg)  # before slow imports
+                config = object_of(COMMANDS[command], cfg) if parse is None else parse(cfg)
             except WrongKey as e:
                 files = files_of_choices(HydraConfig.get().runtime.choices) if file is None else {"": file}
                 raise named(e, files, given) from e
-            function(cfg)
+            function(config)
         code = outcome.status
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer

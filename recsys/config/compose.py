@@ -226,12 +226,14 @@ def object_of(schema: type[T], cfg: object, place: str = "") -> T:
     """Return a config, or a part of one, as an object of its schema.
 
     Args:
-        cfg: the config. A key of a command that is missing is MISSING in the object.
+        cfg: the config, which may be such an object. A key of a command that is missing is MISSING in the object.
         place: the key of `cfg`, if it is a part.
 
     Raises:
         WrongKey: as `parse`; or a key that must be set is not.
     """
+    if isinstance(cfg, schema):
+        return cfg
     values: Any = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else cfg
     unset = {name for name, declared in vars(schema)["__pydantic_fields__"].items() if declared.default == MISSING}
     values = {k: v for k, v in values.items() if v != MISSING or k not in unset}
@@ -250,21 +252,31 @@ def _missing_keys(value: object, key: str) -> Iterator[str]:
 
 
 def typed(cfg: Any) -> DictConfig:
-    """Return a training config, loaded from a file or a plain mapping, merged into the structured schema.
+    """Return a training config, loaded from a file or a plain mapping, merged into the structured schema."""
+    return OmegaConf.create(plain(object_of(run_schema.TrainConfig, _with_new_names(OmegaConf.create(cfg)))))
 
-    Renamed keys get their new names.
-    """
-    cfg = OmegaConf.create(cfg)
-    for old, new in RENAMED.items():  # a run folder made before the keys were renamed
+
+def _with_new_names(cfg: DictConfig) -> DictConfig:
+    """Return a config of a run that was made before keys were renamed, with their new names."""
+    for old, new in RENAMED.items():
         if (value := OmegaConf.select(cfg, old)) is not None:
             OmegaConf.update(cfg, new, value)
             parent, _, key = old.rpartition(".")
             (OmegaConf.select(cfg, parent) if parent else cfg).pop(key)
-    return OmegaConf.create(plain(object_of(run_schema.TrainConfig, cfg)))
+    return cfg
 
 
-def load_config(path: Path, *, ours: bool = False) -> DictConfig:
-    """Load a run's config.yaml, which may come from elsewhere, and apply the schema.
+def load_config(path: Path) -> DictConfig:
+    """Load a run's config.yaml, and apply the schema. Raises UserError as `load_values`."""
+    values = load_values(path)
+    try:
+        return typed(values)
+    except UserError as e:
+        raise UserError(f"{path}: {e}") from e
+
+
+def load_values(path: Path, *, ours: bool = False) -> DictConfig:
+    """Load the values of a run's config.yaml, which may come from elsewhere, with the new names of renamed keys.
 
     Values that were masked are taken from the environment (see secrets.py).
 
@@ -287,10 +299,7 @@ def load_config(path: Path, *, ours: bool = False) -> DictConfig:
     protocol = values.setdefault("protocol", {})
     if isinstance(protocol, dict):
         protocol.setdefault("rank_repeats", True)  # as its metrics.json was measured
-    try:
-        return typed(values)
-    except UserError as e:
-        raise UserError(f"{path}: {e}") from e
+    return _with_new_names(OmegaConf.create(values))
 
 
 def _load_yaml(path: Path, *, aliases: bool = True) -> Any:

@@ -12,7 +12,6 @@ from recsys.schema.command_schemas import DoctorConfig
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 
 
-@command_line.takes(DoctorConfig)
 def _command(cfg: DoctorConfig) -> None:
     from rich.markup import escape
     from rich.table import Table

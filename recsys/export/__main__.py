@@ -30,7 +30,6 @@ from recsys.schema.command_schemas import ExportConfig
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
 
 
-@command_line.takes(ExportConfig)
 def _command(cfg: ExportConfig) -> None:
     if cfg.action == "verify":
         if cfg.artefact is None:

@@ -24,8 +24,8 @@ from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import Tables, replace_lookups
 from recsys.export.restored import StoredTask
 from recsys.labels import Label
+from recsys.training.loaders import loader_on_cpu
 from recsys.training.run_data import prepare_to_measure
-from recsys.training.trainer import loader_on_cpu
 
 # of products and sums; bfloat16 weights are converted, because ONNX Runtime has no kernels for them on CPUs
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.float32}

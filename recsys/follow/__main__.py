@@ -15,12 +15,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig
-
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.cli import command_line
+from recsys.schema.command_schemas import FollowCommandConfig
 
 if TYPE_CHECKING:
     from recsys.follow.follow_settings import FollowConfig
@@ -30,7 +29,7 @@ ACTIONS = ("run", "status", "demo")
 USAGE = "python -m recsys.follow FILE, status FILE, or demo root=DIR"
 
 
-def _command(cfg: DictConfig) -> None:
+def _command(cfg: FollowCommandConfig) -> None:
     if cfg.action == "demo":
         if cfg.root is None:
             raise UserError(f"root: is missing; name a new folder; usage: {USAGE}")
@@ -45,7 +44,7 @@ def _command(cfg: DictConfig) -> None:
 
         show(Path(cfg.file))
         return
-    readmit = list(cfg.readmit) if not cfg.watch else []
+    readmit = cfg.readmit if not cfg.watch else []
     follow(Path(cfg.file), cfg.cycles, readmit, cfg.seconds if cfg.watch else None, recovers=cfg.recover)
 
 
@@ -107,21 +106,20 @@ def check_training(settings: FollowConfig, file: Path) -> None:
             need what the model does not have.
     """
     from recsys.config.compose import compose
-    from recsys.follow.training_config import check_metrics, config_of
-    from recsys.job.check_early import check_early
-    from recsys.job.resumed import cannot_go_on
-    from recsys.job.run_config import RunConfig
+    from recsys.follow.training_config import check_metrics, training_config
+    from recsys.job.check_config import check_config
+    from recsys.job.resumed import cannot_start_from
 
     check_extra("export", "recsys.follow", "onnx", "onnxscript", "onnxruntime")
     if (stream := settings.partitions.stream) is not None and stream.startswith("kafka:"):
         check_extra("kafka", f"{file}: partitions.stream={stream}")
     for overrides in (settings.increment.overrides, settings.full.overrides):
         with command_line.explained([*settings.train, *overrides]):
-            cfg = config_of(settings, settings.root / "prepared", ["train"], ["window"], overrides)
-            if (why := cannot_go_on(RunConfig.of(cfg))) is not None:
+            cfg = training_config(settings, settings.root / "prepared", ["train"], ["window"], overrides)
+            if (why := cannot_start_from(cfg)) is not None:
                 raise UserError(f"{file}: train: {why}")
-            check_early(cfg)
-    check_metrics(settings, RunConfig.of(cfg), file)
+            check_config(cfg)
+    check_metrics(settings, cfg, file)
     with command_line.explained(settings.export, "export"):
         try:
             compose("export", ["run=run", "output=output", *settings.export])

@@ -25,7 +25,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from omegaconf import DictConfig
 
 from recsys.base.console import log_to, say
 from recsys.base.errors import UserError, did_you_mean
@@ -44,8 +43,9 @@ from recsys.follow.partition_checks import PartitionRows, check_any, check_parti
 from recsys.follow.partitions import Partition, collect, find_partitions, ripe, rows_of
 from recsys.follow.recover import check_agreement
 from recsys.follow.row_columns import write_columns
-from recsys.follow.training_config import config_of
+from recsys.follow.training_config import training_config
 from recsys.follow.trainings import PREDICTIONS, export, measure, train_on, window_of
+from recsys.job.run_config import RunConfig
 
 ENDS = ("rolled_back", "promoted", "canary_passed")
 DRIFT = ("psi", "ks", "unknown", "label", "calibration", "auc")  # checks that say that the data has changed
@@ -86,7 +86,7 @@ class ContinuousTraining:
         if self.settings.columns and (names := [*self.partitions]):
             # the newest, the newest trained and the oldest: one of them must have all columns
             some = [names[-1], *[n for n in names if self._is_accepted(n)][-1:], names[0]]
-            cfg = config_of(self.settings, self._prepared(0), [], self._files(some[:1]), [])
+            cfg = training_config(self.settings, self._prepared(0), [], self._files(some[:1]), [])
             check_any([PartitionRows(cfg, self.partitions[n].files) for n in some], self.settings.columns)
         ended: list[Cycle] = []
         while cycles is None or len(ended) < cycles:
@@ -214,7 +214,7 @@ class ContinuousTraining:
         """Check a new partition, and measure the champion on it."""
         accepted = [n for n in self.partitions if self._is_accepted(n)]
         trained, context = accepted[-1:], self._context(accepted[-1]) if accepted else []
-        cfg = config_of(self.settings, self._prepared(0), self._files(trained), partition.files, [], context)
+        cfg = training_config(self.settings, self._prepared(0), self._files(trained), partition.files, [], context)
         output, metrics = self.root / "checked" / partition.name, {}
         rows = PartitionRows(cfg, partition.files, self.settings.columns if champion is not None else {})
         predictions = None
@@ -258,10 +258,10 @@ class ContinuousTraining:
     def _prepared(self, number: int) -> Path:
         return self.root / "prepared" / f"{number:06d}"
 
-    def _config(self, cycle: Cycle, overrides: Sequence[str]) -> DictConfig:
+    def _config(self, cycle: Cycle, overrides: Sequence[str]) -> RunConfig:
         train, window = self._files(cycle.train), self._files(cycle.window)
         context = self._context(cycle.train[0])
-        return config_of(self.settings, self._prepared(cycle.number), train, window, overrides, context)
+        return training_config(self.settings, self._prepared(cycle.number), train, window, overrides, context)
 
     def _context(self, first: str) -> list[str]:
         """Return the files of the accepted partitions before `first` that features which look back read."""
@@ -375,7 +375,7 @@ class ContinuousTraining:
 
     def _promote(self, cycle: Cycle) -> None:
         assert cycle.version is not None
-        cfg = config_of(self.settings, self._prepared(0), [], self._files(cycle.train), [])
+        cfg = training_config(self.settings, self._prepared(0), [], self._files(cycle.train), [])
         rows = PartitionRows(cfg, tuple(self._files(cycle.train)))
         for name in cycle.train:
             if self.partitions[name].digest != self.state.partitions[name].digest:

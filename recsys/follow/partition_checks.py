@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import polars as pl
-from omegaconf import DictConfig, open_dict
 
 from recsys.base.console import hidden
 from recsys.base.errors import UserError
+from recsys.base.parsing import parse
 from recsys.data.features.value_types import unit_of_time
 from recsys.data.prepare.chunks import ParsedChunk
 from recsys.data.prepare.prepared import plan_build
@@ -29,7 +30,8 @@ from recsys.follow.column_reference import Reference
 from recsys.follow.follow_settings import SliceCheckConfig
 from recsys.follow.increment_checks import CheckLine, CheckReport, check_increment
 from recsys.follow.row_columns import check_columns, read_columns
-from recsys.job.run_config import RunConfig
+from recsys.job.run_config import RunConfig, data_of
+from recsys.schema.data_schema import DataConfig
 
 COLUMNS, FIGURES, UNITS = "columns.json", "figures.json", "units.json"
 LABEL, PREDICTION = "label", "probability"
@@ -44,12 +46,11 @@ class PartitionRows:
         columns: further columns that the rows must have, by the key of the settings that names each.
     """
 
-    def __init__(self, cfg: DictConfig, files: tuple[str, ...], columns: Mapping[str, str] | None = None) -> None:
-        cfg = cfg.copy()
-        with open_dict(cfg):
-            cfg.data.source.files = list(files)
-            cfg.data.split.update({"by": "order", "validation": 0.0, "test": 0.0, "train_files": [], "test_files": []})
-        self._data = RunConfig.of(cfg).data
+    def __init__(self, cfg: RunConfig, files: tuple[str, ...], columns: Mapping[str, str] | None = None) -> None:
+        values = deepcopy(cfg.plain["data"])
+        values["source"]["files"] = list(files)
+        values["split"] |= {"by": "order", "validation": 0.0, "test": 0.0, "train_files": [], "test_files": []}
+        self._data = data_of(parse(DataConfig, values, "data"))
         self._columns = dict(columns or {})
         self.rows, self.bad = 0, 0
         self.units: dict[str, str] = {}  # of the times by which rows are ordered, by their columns

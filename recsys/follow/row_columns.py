@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
-from omegaconf import DictConfig
 
 from recsys.base.console import hidden
 from recsys.base.errors import UserError, did_you_mean
@@ -38,7 +37,7 @@ OURS = ("label", "probability")  # columns of predictions
 TEST = SPLITS.index("test")
 
 
-def write_columns(cfg: DictConfig, names: Sequence[str], output: Path) -> None:
+def write_columns(cfg: RunConfig, names: Sequence[str], output: Path) -> None:
     """Write columns of the test rows of a config to `output`, as text, row by row; without names, nothing is written.
 
     Raises UserError if the files lack a column, or cannot be read.
@@ -46,7 +45,7 @@ def write_columns(cfg: DictConfig, names: Sequence[str], output: Path) -> None:
     names = list(dict.fromkeys(names))
     if not names:
         return
-    data = RunConfig.of(cfg).data
+    data = cfg.data
     features = {
         f"{FEATURE}{i}": SparseConfig(column=n, model=False, per=None if data.sequences is None else "group")
         for i, n in enumerate(names)  # of a sequence, the value of its last row

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import open_dict
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
@@ -17,14 +17,14 @@ from recsys.follow.gate import DEFAULT_CHANGE, ROWS
 from recsys.job.run_config import RunConfig
 
 
-def config_of(
+def training_config(
     settings: FollowConfig,
     prepared: Path,
     training: Sequence[str],
     window: Sequence[str],
     overrides: Sequence[str],
     context: Sequence[str] = (),
-) -> DictConfig:
+) -> RunConfig:
     """Return the config of a training on files of some partitions, whose test rows are those of a window.
 
     training, window, context: files below the folder of partitions; features that look back read those of `context`
@@ -39,7 +39,7 @@ def config_of(
         cfg.data.split.update({"by": "files", "train_files": train_files, "test_files": test_files})
         cfg.data.split.update({"validation_files": [], "validation": 0.0, "validation_rows": "last"})
         cfg.data.split.update({"context_files": before, "window": None, "origins": None, "fold": 0, "test": 0.1})
-    return cfg
+    return RunConfig.of(cfg)
 
 
 def check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from omegaconf import DictConfig, open_dict
 
 from recsys.base.console import hidden
 from recsys.base.errors import UserError
-from recsys.config.compose import compose, typed
+from recsys.config.compose import compose
 from recsys.data.prepare.check_data import check_files
 from recsys.data.prepare.prepared import finish, plan_build
 from recsys.export.exported import ExportSource, Form
@@ -21,6 +20,7 @@ from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.follow_state import RESTORE
 from recsys.follow.gate import QueryWindow, RowWindow
 from recsys.follow.row_columns import MISSING, clusters, read_columns
+from recsys.job.resumed import AUTO
 from recsys.job.run_config import RunConfig
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import Run, train
@@ -29,16 +29,14 @@ from recsys.training.run_dir import choose_checkpoint, open_run
 PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
 
 
-def train_on(cfg: DictConfig, run_dir: Path, start: Path | None) -> Run:
+def train_on(cfg: RunConfig, run_dir: Path, start: Path | None) -> Run:
     """Train, or go on with the training of `run_dir` if it was interrupted. start: a run; None for random weights
 
     Raises UserError if the folder has a training on other files, or from another run.
     """
-    with open_dict(cfg):
-        cfg.run_dir, cfg.resume = str(run_dir), "auto"
-        cfg.start_from = None if start is None else str(start)
-        if cfg.checkpoint.mirror is not None:  # each run has a place of its own
-            cfg.checkpoint.mirror = f"{cfg.checkpoint.mirror}/{run_dir.name}"
+    mirror = cfg.checkpoint.mirror and f"{cfg.checkpoint.mirror}/{run_dir.name}"  # each run has a place of its own
+    begins = {"run_dir": str(run_dir), "resume": AUTO, "start_from": None if start is None else str(start)}
+    cfg = cfg.changed(begins | {"checkpoint.mirror": mirror})
     if (run_dir / "metrics.json").exists():
         there, files = open_run(str(run_dir))[0], [*cfg.data.split.train_files]
         if there.start_from != cfg.start_from or [*there.data.split.train_files] != files:
@@ -50,7 +48,7 @@ def train_on(cfg: DictConfig, run_dir: Path, start: Path | None) -> Run:
         return train(cfg)
 
 
-def measure(run: Path, cfg: DictConfig, output: Path) -> dict[str, float]:
+def measure(run: Path, cfg: RunConfig, output: Path) -> dict[str, float]:
     """Return the metrics of a run on the test rows of a config, and write its predictions or ranks to `output`.
 
     The rows are prepared with the run's own transforms, and ranked by the protocol of the config, so that two runs are
@@ -58,8 +56,7 @@ def measure(run: Path, cfg: DictConfig, output: Path) -> dict[str, float]:
     """
     output.mkdir(parents=True, exist_ok=True)
     saved, _ = open_run(str(run))
-    plain = saved.plain | {key: RunConfig.of(cfg).plain[key] for key in ("data", "protocol")}
-    own = RunConfig.of(typed(plain))
+    own = RunConfig.of(saved.plain | {key: cfg.plain[key] for key in ("data", "protocol")})
     with hidden():
         prepared = finish(plan_build(own.data, None, check_files(own.data)).with_transforms(run))
         found = evaluate(str(run), "test", cfg=own, prepared=prepared, output=output)

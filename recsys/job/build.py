@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 from recsys.base.errors import UserError, did_you_mean
 from recsys.config.safe_targets import moved, refuse_unsafe
 from recsys.features import FeatureSpec
-from recsys.job.run_config import RunConfig
 from recsys.schema.class_facts import names_in
+from recsys.schema.run_schema import TrainConfig
 
 if TYPE_CHECKING:
     import torch
@@ -204,7 +204,7 @@ def make(node: Mapping[str, Any], key: str, base: type | None = None) -> Callabl
     return partial(named, **values)
 
 
-def make_scheduler(cfg: RunConfig, total_steps: int | None) -> Callable[..., Any]:
+def make_scheduler(cfg: TrainConfig, total_steps: int | None) -> Callable[..., Any]:
     """Return a function that builds the scheduler.
 
     The scheduler gets total_steps if it accepts it and the config does not set it.
@@ -215,7 +215,7 @@ def make_scheduler(cfg: RunConfig, total_steps: int | None) -> Callable[..., Any
     return partial(build, total_steps=total_steps) if takes_total and node.get("total_steps") is None else build
 
 
-def build_model(cfg: RunConfig, features: FeatureSpec, device: torch.device) -> Any:
+def build_model(cfg: TrainConfig, features: FeatureSpec, device: torch.device) -> Any:
     """Build the model for `features`, with its tables on `device`. Raises UserError if the model rejects a value."""
     features = with_dims(cfg, features)
     try:
@@ -241,7 +241,7 @@ def build_model(cfg: RunConfig, features: FeatureSpec, device: torch.device) -> 
     return WithNumericEmbedding(numeric, model)
 
 
-def with_dims(cfg: RunConfig, features: FeatureSpec) -> FeatureSpec:
+def with_dims(cfg: TrainConfig, features: FeatureSpec) -> FeatureSpec:
     """Return the features with the dims of their tables that `dims` sets. Raises UserError if it is wrong."""
     given = cfg.dims
     if given is None:
@@ -266,7 +266,7 @@ def with_dims(cfg: RunConfig, features: FeatureSpec) -> FeatureSpec:
     return replace(features, sparse=tuple(replace(f, dim=f.dim or dims.get(f.table)) for f in features.sparse))
 
 
-def build_loss(cfg: RunConfig) -> Any:
+def build_loss(cfg: TrainConfig) -> Any:
     """Build the loss, which the config has. Raises UserError if the loss rejects a value."""
     assert cfg.loss is not None
     try:

@@ -12,12 +12,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from recsys.base.errors import UserError
+from recsys.config.safe_targets import moved
 from recsys.evaluation import metrics_table
 from recsys.features import FeatureSpec
 from recsys.job.build import build_loss, build_model, locate
-from recsys.job.check_early import loss_facts_of, model_kind_of
-from recsys.job.run_config import RunConfig
-from recsys.schema.class_facts import LossFacts, losses_by_name
+from recsys.schema.class_facts import ClassFacts, LossFacts, losses_by_name, own_loss, own_model
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from recsys.data.features import Fitted
     from recsys.evaluation.evaluators import Evaluator
     from recsys.evaluation.retrieval_protocols import Protocols
+    from recsys.job.run_config import RunConfig
     from recsys.task import RetrievalTask, Task
 
 
@@ -176,6 +176,33 @@ KINDS: dict[str, ModelKind] = {
     "retrieval": RetrievalKind(),
     "closed_form": ClosedFormKind(),
 }
+
+
+def target_of(node: object) -> str:
+    """Return the class that a node names; empty if it names none."""
+    return moved(str(node.get("_target_") or "")) if isinstance(node, dict) else ""
+
+
+def model_facts(cfg: RunConfig) -> ClassFacts | None:
+    """Return the facts of one of recsys's own models; None for a class of the user's."""
+    return own_model(target_of(cfg.model))
+
+
+def model_kind_of(cfg: RunConfig) -> str | None:
+    """Return the kind of one of recsys's own models (models/protocols.py); None for a class of the user's."""
+    own = model_facts(cfg)
+    return None if own is None else own.model_kind
+
+
+def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
+    """Return the facts of one of recsys's own losses; None for a class of the user's, or without a loss."""
+    return own_loss(target_of(cfg.loss))
+
+
+def learns_all_rows(cfg: RunConfig) -> bool:
+    """Return whether the model is one of recsys's own that learns every label from all rows."""
+    facts = model_facts(cfg)
+    return facts is not None and bool(facts.constants.get("labels_all_rows"))
 
 
 def kind_name(cfg: RunConfig) -> str:

@@ -1,15 +1,12 @@
-"""The config of a run that is resumed, or that another one goes on from: its own, with keys of the command line."""
+"""The run that a training resumes, or starts from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.config.compose import compose, composing, load_config, parse_overrides
-from recsys.config.safe_targets import check_loggers
 from recsys.features import FeatureSpec
 from recsys.files.run_files import CONFIG, run_folder
 from recsys.job.build import with_dims
@@ -20,9 +17,6 @@ AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
 OF_FILES = tuple(
     f"data.{part}" for part in ("root", "name", "source.files", "prepared", "split.", "sample.", "max_bad_rows")
 )
-OWN = {  # keys of one start, which the next does not take over
-    *("run_dir", "resume", "resume_on_changed_data", "logging", "metrics_port", "metrics_host"),
-}
 
 
 def names_a_run(cfg: DictConfig | RunConfig) -> bool:
@@ -56,23 +50,23 @@ def run_to_start_from(cfg: DictConfig | RunConfig) -> Path | None:
     return path
 
 
-def cannot_go_on(cfg: RunConfig) -> str | None:
-    """Return why the model cannot go on from another run, or None."""
+def cannot_start_from(cfg: RunConfig) -> str | None:
+    """Return why the model cannot start from another run, or None."""
     if not cfg.kind.fitted_at_once:
         return None
-    why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
+    why = "is fitted at once, and cannot start from another model; name one that is trained step by step"
     return f"the model {_class(cfg)} {why}"
 
 
 def check_start(cfg: RunConfig) -> RunConfig:
     """Return the config, with the widths of the tables of the run that `start_from` names if `dims` is auto.
 
-    Raises UserError if it is no run, or if this config's model cannot go on from that run's.
+    Raises UserError if it is no run, or if this config's model cannot start from that run's.
     """
     if (start := run_to_start_from(cfg)) is None:
         return cfg
-    ran = RunConfig.of(load_config(start / CONFIG))
-    why, theirs = cannot_go_on(cfg), _class(ran)
+    ran = RunConfig.load(start / CONFIG)
+    why, theirs = cannot_start_from(cfg), _class(ran)
     if why is None and theirs != _class(cfg):
         why = f"its model is {theirs}, and this one is {_class(cfg)}; leave out model="
     if why is not None:
@@ -90,51 +84,3 @@ def check_start(cfg: RunConfig) -> RunConfig:
 
 def _class(cfg: DictConfig | RunConfig) -> str:
     return str(cfg.model["_target_"]).rpartition(".")[2]
-
-
-def composed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """Return the config of a training: `cfg`, or that of the run that it resumes or starts from, with new keys.
-
-    Args:
-        cfg: the config that Hydra composed from the command line.
-        overrides: the command line.
-    """
-    if names_a_run(cfg):
-        return config_of_run(cfg, Path(str(cfg.resume)), overrides)
-    if (start := run_to_start_from(cfg)) is not None:
-        return config_of_run(cfg, start, overrides)
-    return cfg
-
-
-def config_of_run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> DictConfig:
-    """Return the config of a run, in which the command line replaces keys.
-
-    A choice such as `model=dlrm` replaces the whole key `model`. One that sets several keys, such as `experiment=...`,
-    replaces those in which `cfg` differs from the default config.
-
-    Args:
-        cfg: the config that Hydra composed from the command line.
-        run_dir: the folder of the run.
-        overrides: the command line; Hydra's flags are left out.
-    """
-    path = run_dir / CONFIG
-    if not path.is_file():
-        return cfg  # run_to_resume reports it
-    run, given = load_config(path), [o for o in overrides if not o.startswith("-")]
-    names = {o.key_or_group for o in parse_overrides(given)}
-    with composing():
-        loader = GlobalHydra.instance().config_loader()
-        groups = {name for name in names if name not in cfg and loader.get_group_options(name)}
-    keys = OWN | (names - groups)
-    if groups:
-        composed, default = (flatten(OmegaConf.to_container(c)) for c in (cfg, compose("train")))
-        keys |= {key for key, value in composed.items() if key not in default or default[key] != value}
-    with open_dict(run):
-        for key in sorted(keys):  # a key comes before those within it
-            parent, _, name = key.rpartition(".")
-            if name in (OmegaConf.select(cfg, parent) if parent else cfg):
-                OmegaConf.update(run, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
-            else:  # `~key` has removed it
-                (OmegaConf.select(run, parent) if parent else run).pop(name, None)
-    check_loggers(OmegaConf.to_container(run.logger), path, keys)
-    return run

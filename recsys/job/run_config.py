@@ -5,45 +5,59 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from omegaconf import DictConfig
+from pathlib import Path
+from typing import Any
 
 from recsys.base.errors import UserError
 from recsys.base.parsing import parse
-from recsys.config.compose import object_of
+from recsys.config.compose import load_values, object_of
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.job.kinds import KINDS, ModelKind, kind_name
 from recsys.schema import run_schema
 from recsys.schema.data_schema import DataConfig
 from recsys.schema.fields import plain
-
-if TYPE_CHECKING:
-    from recsys.job.kinds import ModelKind
 
 
 class RunConfig(run_schema.TrainConfig):
     """A training config whose data is resolved. Do not set its values: `changed` makes another one.
 
     plain: all values as plain containers, which the run's config.yaml and loggers get
+    unread: a line about keys that were typed, and that the run does not read; None if there are none
     """
 
     data: ResolvedData
     plain: dict[str, Any]
+    unread: str | None
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> RunConfig:
-        """Return the config of a run. Raises UserError if a value is missing."""
+    def of(cls, cfg: object) -> RunConfig:
+        """Return the config of a run. Raises UserError if a value is missing or wrong.
+
+        cfg: composed by Hydra, loaded from YAML, or such a config
+        """
+        if isinstance(cfg, cls):
+            return cfg
+        names = [field.name for field in fields(run_schema.TrainConfig)]
         parsed = object_of(run_schema.TrainConfig, cfg)
-        made = cls.__new__(cls)
-        vars(made).update(vars(parsed), data=data_of(parsed.data), plain=plain(parsed))
+        made, values = cls.__new__(cls), plain(parsed)
+        vars(made).update({name: vars(parsed)[name] for name in names}, data=data_of(parsed.data), unread=None)
+        made.plain = {name: values[name] for name in names}
         return made
+
+    @classmethod
+    def load(cls, file: Path, *, ours: bool = False) -> RunConfig:
+        """Return the config in a run's config.yaml. Raises UserError as `compose.load_values`. ours: see there"""
+        values = load_values(file, ours=ours)
+        try:
+            return cls.of(values)
+        except UserError as e:
+            raise UserError(f"{file}: {e}") from e
 
     @cached_property
     def kind(self) -> ModelKind:
         """The kind of the model."""
-        from recsys.job.kinds import KINDS, kind_name
-
         return KINDS[kind_name(self)]
 
     @property

@@ -19,7 +19,6 @@ from recsys.schema.fields import MISSING
 MODULES = ("uvloop", "httptools", "orjson", "tritonclient", "grpc", "prometheus_client")
 
 
-@command_line.takes(LoadTestConfig)
 def _command(settings: LoadTestConfig) -> None:
     """Run the load test, print its table and write its files."""
     for key, example in (("target", "http://127.0.0.1:8000"), ("rows", "rows.jsonl")):

@@ -11,7 +11,6 @@ from recsys.cli import command_line
 from recsys.schema.command_schemas import NewConfig
 
 
-@command_line.takes(NewConfig)
 def _command(cfg: NewConfig) -> None:
     from recsys.base.errors import NeedsAnswer, UserError
     from recsys.new.questions import Answers

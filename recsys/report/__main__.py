@@ -75,7 +75,7 @@ def main() -> None:
     """Run the command, whose arguments are folders or runs=[...]. A folder's name may contain a =."""
     folders, rest = command_line.folders_among(sys.argv[1:])
     runs = [f"runs=[{','.join(map(quoted, folders))}]"] if folders else []
-    command_line.run("report", command_line.takes(ReportConfig)(report), runs + rest)
+    command_line.run("report", report, runs + rest)
 
 
 if __name__ == "__main__":

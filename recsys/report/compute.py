@@ -32,7 +32,6 @@ def training_flops(run: ReportedRun) -> float | None:
     """
     import torch
 
-    from recsys.config.compose import load_config
     from recsys.features import FeatureSpec
     from recsys.job.run_config import RunConfig
     from recsys.sharding.estimate.dense_work import dense_work, few_rows
@@ -41,7 +40,7 @@ def training_flops(run: ReportedRun) -> float | None:
     file = run.path / "features.json"
     if not samples or not file.exists():
         return None
-    cfg = RunConfig.of(load_config(run.path / "config.yaml"))
+    cfg = RunConfig.load(run.path / "config.yaml")
     features = FeatureSpec.load(file)
     lengths = {name: float(c.longest or c.mean_length or 1) for name, c in cfg.data.sparse_columns.items()}
     with torch.random.fork_rng(devices=[]):

@@ -27,9 +27,9 @@ from recsys.report.report_page import not_compared
 from recsys.report.runs import ReportedRun
 from recsys.schema.command_schemas import ReportConfig
 from recsys.stages.read_tables import read_table
+from recsys.training.loaders import loader_on_cpu
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run
-from recsys.training.trainer import loader_on_cpu
 
 MOST_RUNS, MOST_HISTORY = 4, 10  # that are shown
 SPARE = 100  # rows that are read for each user to show, since a user may have several

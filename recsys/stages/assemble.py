@@ -12,7 +12,7 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.job.build import make
-from recsys.job.check import check_target
+from recsys.job.check_built import check_target
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.catalogue import Catalogue, unit
 from recsys.stages.filters import Filter

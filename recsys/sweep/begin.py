@@ -16,8 +16,8 @@ from recsys.cli import command_line
 from recsys.config.compose import compose_sweep, object_of
 from recsys.distributed import failures
 from recsys.evaluation import metrics_table
-from recsys.job.check import check
-from recsys.job.check_early import check_leads, monitor_of
+from recsys.job.check_built import check
+from recsys.job.check_config import check_leads, monitor_of
 from recsys.job.run_config import RunConfig
 from recsys.schema.run_schema import SweepConfig
 from recsys.sweep import record, show

@@ -1,24 +1,22 @@
-"""Callbacks other than checkpoints: throughput, progress bars and the time limit; and the logger of metrics.csv."""
+"""Callbacks other than checkpoints: throughput, progress bars, the time limit, and what is recorded of a run."""
 
-import csv
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.loggers import CSVLogger, Logger
 
 from recsys.base import interrupts
-from recsys.base.console import Bar, emit, say, say_once
+from recsys.base.console import Bar, say, say_once
 from recsys.batch import Batch
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of, monitored
+from recsys.files.atomic import write_json
 from recsys.training.advice import still_improving
 from recsys.training.module import RecsysModule
 
@@ -124,10 +122,10 @@ class Throughput(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        compiled = getattr(module, "compiled", None)
-        if compiled is not None and not compiled.seconds:
+        assert isinstance(module, RecsysModule)
+        if not module.compiled.is_warm:
             with trainer.precision_plugin.forward_context():
-                compiled.warm_up(batch.to(module.device))  # a pipeline's batches are in the memory of the host
+                module.compiled.warm_up(batch.to(module.device))  # a pipeline's batches are in the memory of the host
             self.resume_clock()
         if self._bar is None:
             self._bar = Bar("training", self._total, "samples", done=self.samples)
@@ -311,43 +309,24 @@ class EvaluationBar(pl.Callback):
         self._stop()
 
 
-class EventLogger(Logger):
-    """Tells machines (logging=json, metrics_port) the metrics that metrics.csv gets."""
+class Record(pl.Callback):
+    """Callback that writes plan.json when training starts, logs it, and saves metrics.csv after each validation."""
 
-    @property
-    def name(self) -> str:
-        return "events"
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-    @property
-    def version(self) -> str:
-        return ""
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, RecsysModule)
+        if trainer.is_global_zero:
+            plan: dict[str, Any] = {
+                "world_size": trainer.world_size,
+                "hosts": trainer.num_nodes,
+                "tables": module.sharded.plan,
+            }
+            write_json(self.path / "plan.json", plan)
+            for logger in trainer.loggers[1:]:
+                logger.log_hyperparams({"plan": plan})
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        found: dict[str, Any] = {name: float(value) for name, value in metrics.items()}
-        emit("metrics", step=step, **found)
-
-    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Do nothing: config.yaml has them."""
-
-
-def csv_logger(run_dir: Path, batches: int | None) -> CSVLogger:
-    """Return the logger of metrics.csv; a resumed run keeps the history of the batches that it has trained."""
-    path = run_dir / "metrics.csv"
-    kept: list[dict[str, float]] = []
-    if batches is not None and path.exists():
-        whole = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]  # the last row may be torn
-        kept = [r for r in map(_numbers, csv.DictReader(whole.splitlines())) if r.get("step", batches) < batches]
-    path.unlink(missing_ok=True)
-    logger = CSVLogger(run_dir, name="", version="", flush_logs_every_n_steps=50)
-    for row in kept:
-        logger.experiment.log_metrics({k: v for k, v in row.items() if k != "step"}, step=int(row["step"]))
-    return logger
-
-
-def _numbers(row: dict[Any, Any]) -> dict[str, float]:
-    """Return the cells of a row of metrics.csv that hold numbers; what damaged the others, such as a disk, is lost."""
-    found = {}
-    for name, cell in row.items():
-        with suppress(ValueError, TypeError):
-            found[name] = float(cell)
-    return found
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.is_global_zero and trainer.loggers:
+            trainer.loggers[0].save()  # sweeps read the metrics.csv of running trials

@@ -76,7 +76,7 @@ class Optimizers:
             },
         }
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    def start_from(self, state: dict[str, Any]) -> None:
         """Take over the state of another run's dense optimizer, such as Adam's averages, but no rates.
 
         An optimizer of another kind starts afresh.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +22,24 @@ from recsys.task import RetrievalTask, Task
 from recsys.training.module_settings import Updates
 
 GRAPH_STEPS = 3  # PyTorch runs the code, records the graph, and replays it
-LONG = 10_000  # steps of a training that is compiled by default; an H200 gains 2 to 4 ms a step (docs, GPUs)
+MIN_COMPILED_STEPS = 10_000  # where trainer.compile is null; an H200 gains 2 to 4 ms a step (docs, GPUs)
+
+
+class Eager:
+    """The model as it is, which is not compiled."""
+
+    is_warm = True
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def context(self, rows: int, training: bool = True) -> AbstractContextManager[None]:
+        """Return the context in which a batch of this many rows runs."""
+        return nullcontext()
+
+    def warm_up(self, batch: Batch) -> None:
+        """Do nothing."""
 
 
 class CompiledModel:
@@ -73,6 +90,15 @@ class CompiledModel:
             torch.compiler.cudagraph_mark_step_begin()  # results of the last step may be overwritten
         return torch.compiler.set_stance("default" if compiled else "force_eager")  # type: ignore[no-any-return]
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What metrics.json says of the compilation."""
+        return {"compile_seconds": self.seconds}
+
+    @property
+    def is_warm(self) -> bool:
+        return self.seconds > 0
+
     def warm_up(self, batch: Batch) -> None:
         """Compile forward and backward for batches like this one, without a change of the model. Collective."""
         self._task.model.compile(dynamic=self._ragged, mode="reduce-overhead" if self._graphs else None)
@@ -98,25 +124,26 @@ class CompiledModel:
 
 def compiled_model(
     task: Task | RetrievalTask, updates: Updates, device: torch.device, batch_size: int
-) -> CompiledModel | None:
+) -> CompiledModel | Eager:
     """Return the compiled model where trainer.compile asks for one or, if it is null, where one is known to pay.
 
-    It pays on one GPU since Ampere, with recsys's own ranking models without lists, in trainings of LONG steps or more.
+    It pays on one GPU since Ampere, with recsys's own ranking models without lists, in trainings of
+    MIN_COMPILED_STEPS steps or more.
     """
     on_gpu, graphs = device.type == "cuda", updates.cuda_graphs
     if updates.compile is None and not graphs:
         possible = on_gpu and dist.get_world_size() == 1 and graphs is None and has_graphs(task, updates.accumulate)
         possible &= isinstance(task, Task) and type(task.model).__module__.startswith("recsys.models.")
-        if not possible or updates.steps < LONG or updates.precision == "32-true":
-            return None
+        if not possible or updates.steps < MIN_COMPILED_STEPS or updates.precision == "32-true":
+            return Eager()
     elif updates.compile is False:
-        return None
+        return Eager()
     if isinstance(task, RetrievalTask):
         say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
-        return None
+        return Eager()
     if (why := cannot_compile(device.type)) is not None:
         say_once(why)
-        return None
+        return Eager()
     if graphs and not on_gpu:
         say_once("trainer.cuda_graphs=true: has no effect on CPUs")
     graphs = has_graphs(task, updates.accumulate) if graphs is None else graphs

@@ -20,15 +20,16 @@ from recsys.distributed.ranks import process_group, started_by_torchrun
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files.atomic import write_json
-from recsys.job.check import check, check_processes
+from recsys.job.check_built import check, check_processes
 from recsys.job.run_config import RunConfig
 from recsys.labels import Label, predict
 from recsys.training.fit_at_once import METHODS
 from recsys.training.fitted_ranking import RESTORE
+from recsys.training.loaders import loader_on_cpu, split_loader
 from recsys.training.results import say_repeats, show_tables, show_targets
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run, protocol
-from recsys.training.trainer import as_counts, build_module, build_trainer, loader_on_cpu, metrics_of, split_loader
+from recsys.training.trainer import as_counts, build_module, build_trainer, metrics_of
 
 SPLITS = ("train", "validation", "test")
 
@@ -80,7 +81,7 @@ def evaluate(
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         if isinstance(module.evaluator, LabelsEvaluator):
             module.evaluator.labels = load_calibration(path, module.evaluator.labels, best)
-        trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
+        trainer, _ = build_trainer(cfg, path, ranks, prepared)
         loader = split_loader(cfg, prepared, split, ranks)
         [tested] = trainer.test(module, loader, ckpt_path=best, verbose=False)
         if ranks.rank != 0:

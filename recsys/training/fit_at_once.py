@@ -1,26 +1,26 @@
 """Fit a model by one call, as boosted trees and closed-form models are, and measure it."""
 
 import time
-from pathlib import Path
-from typing import Any
 
 from recsys.base import interrupts
 from recsys.base.console import say
 from recsys.data.prepare.prepared import Prepared
-from recsys.distributed.ranks import ALONE
+from recsys.distributed.ranks import Ranks
 from recsys.job.kinds import ClosedFormKind, FittedRankingKind
 from recsys.job.run_config import RunConfig
 from recsys.training import fitted_ranking, fitted_retrieval
+from recsys.training.loggers import build_loggers
 from recsys.training.results import RunResults
-from recsys.training.trainer import build_loggers
+from recsys.training.run_dir import RunFolder
 
 METHODS = {FittedRankingKind: fitted_ranking, ClosedFormKind: fitted_retrieval}
 
 
-def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> RunResults:
-    """Fit the model, calibrate it, and measure both held-out splits."""
+def fit_at_once(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> RunResults:
+    """Fit the model, calibrate it, and measure both held-out splits. ranks: of one process"""
+    path = folder.path
     interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
-    methods = METHODS[type(cfg.kind)]
+    methods, loggers = METHODS[type(cfg.kind)], build_loggers(cfg, path, ranks, None)
     start = time.monotonic()
     model = methods.fit_model(cfg, prepared)
     seconds = time.monotonic() - start
@@ -33,12 +33,7 @@ def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> RunResults:
     splits = {split: metrics for split, (metrics, _) in measured.items()}
     rows = prepared.rows("train")
     train = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
-
-    def log(_: dict[str, Any]) -> None:
-        loggers = build_loggers(cfg, path, ALONE, None)
-        for logger in loggers if isinstance(loggers, list) else ():
-            for split, metrics in splits.items():
-                logger.log_metrics({f"{split}/{name}": value for name, value in metrics.items()}, step=0)
-            logger.finalize("success")
-
-    return RunResults(splits, train, checkpoint, log, (measured["test"][1] or {}) if "test" in measured else {})
+    for logger in loggers:
+        for split, metrics in splits.items():
+            logger.log_metrics({f"{split}/{name}": value for name, value in metrics.items()}, step=0)
+    return RunResults(splits, train, checkpoint, loggers, (measured["test"][1] or {}) if "test" in measured else {})

@@ -22,8 +22,9 @@ from recsys.job.build import build_model
 from recsys.job.kinds import FittedRankingKind, ModelKind, RankingKind
 from recsys.job.run_config import RunConfig
 from recsys.training.checkpoints import write_fitted_checkpoint
+from recsys.training.loaders import loader_on_cpu
 from recsys.training.results import write_details
-from recsys.training.trainer import as_counts, loader_on_cpu, restored_module
+from recsys.training.trainer import as_counts, restored_module
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from recsys.job.run_config import RunConfig
 from recsys.sharding.sharded_checkpoint import all_finite
 from recsys.sharding.stored_checkpoint import load_plain
 from recsys.training.checkpoints import write_fitted_checkpoint
-from recsys.training.trainer import as_counts, loader_on_cpu
+from recsys.training.loaders import loader_on_cpu
+from recsys.training.trainer import as_counts
 
 STATE = "model.pt"
 

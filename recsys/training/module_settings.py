@@ -57,11 +57,11 @@ class Beginning:
     """What a training begins with.
 
     read_pairs: returns the training interactions of the feature that a model names as its user
-    resumed: state of the checkpoint that the training resumes from
-    goes_on_from: checkpoint of another run that the training goes on from, and the rows that have new values, by
+    resumed: state of the checkpoint of this run that the training resumes from
+    start_from: checkpoint of another run that the training starts from, and the rows that have new values, by
         vocabulary
     """
 
     read_pairs: Callable[[str], Interactions] | None = None
     resumed: RunState | None = None
-    goes_on_from: tuple[Path, Mapping[str, np.ndarray]] | None = None
+    start_from: tuple[Path, Mapping[str, np.ndarray]] | None = None

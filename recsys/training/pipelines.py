@@ -1,8 +1,10 @@
-"""Train with TorchRec's pipelines, which distribute the ids of the next batch while the current one is trained."""
+"""How the parts of steps follow each other: one after another, or in TorchRec's pipelines.
+
+A pipeline distributes the ids of the next batch while the current one is trained.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,29 +18,38 @@ from torchrec.distributed.train_pipeline.tracing import Tracer
 from torchrec.distributed.types import ShardedModule
 
 from recsys.batch import Batch
+from recsys.training.step import Step
 
 NONE, BASE, SPARSE_DIST, PREFETCH = "none", "base", "sparse_dist", "prefetch"
-AHEAD = 2  # batches that a pipeline holds beside the one that is trained
-KINDS: dict[str, type[TrainPipelineSparseDist[Batch, Tensor]]] = {
+BATCHES_AHEAD = 2  # batches that a pipeline holds beside the one that is trained
+PIPELINES: dict[str, type[TrainPipelineSparseDist[Batch, Tensor]]] = {
     SPARSE_DIST: TrainPipelineSparseDist,
     PREFETCH: PrefetchTrainPipelineSparseDist,
 }
 
 
-@dataclass(frozen=True)
-class StepParts:
-    """The parts of a training step, which a pipeline calls in this order.
-
-    zero_grad: clears the gradients
-    forward: returns the loss to be differentiated, (), and the predictions
-    backward: computes the gradients of a loss
-    step: updates the weights
-    """
+class _Parts(NamedTuple):
+    """What TorchRec's pipelines call of an optimizer."""
 
     zero_grad: Callable[[], None]
-    forward: Callable[[Batch], tuple[Tensor, Tensor]]
-    backward: Callable[[Tensor], None]
     step: Callable[[], None]
+
+
+class Sequential:
+    """Trains batch by batch, one part of a step after another."""
+
+    def __init__(self, step: Step, device: torch.device) -> None:
+        self._step, self._device = step, device
+
+    def train(self, batch: Batch) -> None:
+        """Train a batch."""
+        self._step.zero_grad()
+        loss, _ = self._step.forward(batch.to(self._device))
+        self._step.backward(loss)
+        self._step.update()
+
+    def drain(self) -> None:
+        """Give the model its own forward pass back: it has it."""
 
 
 class Pipeline:
@@ -56,7 +67,7 @@ class Pipeline:
         self,
         kind: str,
         dmp: DistributedModelParallel,
-        parts: StepParts,
+        step: Step,
         device: torch.device,
         upcoming: Sequence[Batch],
     ) -> None:
@@ -65,8 +76,11 @@ class Pipeline:
         # TorchRec names the outermost modules only, and so traces into those of a ModuleList
         pipeline_utils._get_leaf_module_names = _without_tables
         # of the optimizer, TorchRec's pipelines call zero_grad and step alone
-        self._pipeline: Any = KINDS[kind](dmp, parts, device, execute_all_batches=True, custom_model_fwd=parts.forward)
-        self._pipeline._backward = parts.backward
+        parts = _Parts(step.zero_grad, step.update)
+        self._pipeline: Any = PIPELINES[kind](
+            dmp, parts, device, execute_all_batches=True, custom_model_fwd=step.forward
+        )
+        self._pipeline._backward = step.backward
 
     @classmethod
     def problem(cls, model: nn.Module) -> str | None:

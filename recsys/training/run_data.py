@@ -99,7 +99,7 @@ def prepare_to_measure(run: Path, data: DataConfig) -> Prepared:
     return finish(build.with_transforms(run))
 
 
-def prepare_to_go_on(start: Path, data: DataConfig, engine: Engine, files: SplitFiles | None) -> Prepared:
+def prepare_to_start_from(start: Path, data: DataConfig, engine: Engine, files: SplitFiles | None) -> Prepared:
     """Prepare the data of a training that goes on from another run: new values are added to that run's vocabularies."""
     manifest.check(start, of=is_fitted)
     build, then = plan_build(data, engine, files), RunData.load(start)

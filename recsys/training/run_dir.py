@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.config.compose import load_config, without_secrets
+from recsys.config.compose import without_secrets
 from recsys.data.features.fitted import fitted_files, is_fitted
 from recsys.data.features.resolved_data import feature_spec
 from recsys.data.prepare.prepared import Prepared
@@ -112,7 +112,7 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
     hold(path, key)
     changed: dict[str, tuple[Any, Any]] = {}
     if (path / CONFIG).exists():
-        there = RunConfig.of(load_config(path / CONFIG))
+        there = RunConfig.load(path / CONFIG)
         old, new = (flatten(without_secrets(c.plain)) for c in (there, cfg))
         names = sorted(set(old) | set(new))
         for name, after in zip(names, [*names[1:], ""], strict=True):
@@ -209,7 +209,7 @@ def open_run(run: str) -> tuple[RunConfig, Path]:
         manifest.check(path, [CONFIG])
     except DamagedFile:
         say(f"{path / CONFIG} has changed since the run wrote it")
-    cfg = RunConfig.of(load_config(path / CONFIG))
+    cfg = RunConfig.load(path / CONFIG)
     try:
         written = read_json(path / FEATURES)
         fitted = {feature["name"] for kind in ("dense", "sparse") for feature in written[kind]}

@@ -4,6 +4,7 @@ Everything works offline; `wandb sync RUN_DIR/wandb/offline-run-*` uploads it la
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 import wandb
-from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.loggers import Logger, WandbLogger
 
 from recsys.base.errors import NotFinite
 from recsys.data.prepare.prepared import Prepared
@@ -32,7 +33,7 @@ class Tracking(pl.Callback):
         self._prepared = prepared
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if (run := _run(trainer)) is None:
+        if (run := _run(trainer.loggers)) is None:
             return
         info, folder = self._prepared.info, self._prepared.folder
         data = wandb.Artifact(_name(folder.name), "dataset", metadata={k: info[k] for k in ("name", "rows", "split")})
@@ -49,7 +50,7 @@ class Tracking(pl.Callback):
         if trainer.state.fn != "fit":
             return
         assert isinstance(module, RecsysModule)
-        weights, states = local_tables(module.sharded, module.row_optimizer)
+        weights, states = local_tables(module.sharded, module.step.optimizers.rows)
         values: dict[str, float] = {}
         for name, info in module.sharded.tables.items():
             shards = weights[info.parameter]
@@ -66,20 +67,20 @@ class Tracking(pl.Callback):
             values[f"tables/{name}/norm"] = (float(sums[0]) / max(info.rows, 1)) ** 0.5
             if state is not None:
                 values[f"tables/{name}/touched"] = float(sums[1]) / max(info.rows, 1)
-        if (run := _run(trainer)) is not None:
+        if (run := _run(trainer.loggers)) is not None:
             run.log({**values, "trainer/global_step": trainer.global_step})
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        run = _run(trainer)
+        run = _run(trainer.loggers)
         if run is not None and isinstance(exception, NotFinite):
             run.alert("the loss is not finite", str(exception), level="ERROR")
 
 
 def track_results(
-    trainer: pl.Trainer, checkpoint: Path | None, metrics: dict[str, Any], curves: dict[str, Any] | None
+    loggers: Sequence[Logger], checkpoint: Path | None, metrics: dict[str, Any], curves: dict[str, Any] | None
 ) -> None:
     """Log the results of a tested run: metrics (in the summary), curves, and the checkpoint as a model artifact."""
-    if (run := _run(trainer)) is None:
+    if (run := _run(loggers)) is None:
         return
     for split in ("test", "validation"):
         run.summary.update({f"best/{split}/{k}": v for k, v in metrics.get(split, {}).items()})
@@ -103,9 +104,9 @@ _AXES = {
 }
 
 
-def _run(trainer: pl.Trainer) -> Any:
+def _run(loggers: Sequence[Logger]) -> Any:
     """Return the W&B run, or None, as on ranks other than 0."""
-    return next((x.experiment for x in trainer.loggers if isinstance(x, WandbLogger)), None)
+    return next((x.experiment for x in loggers if isinstance(x, WandbLogger)), None)
 
 
 def _name(text: str) -> str:

@@ -6,7 +6,7 @@ from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
 from recsys.job.run_config import RunConfig
-from recsys.training.trainer import split_loader
+from recsys.training.loaders import split_loader
 
 LEAST_ROWS = 2  # of a window, for each process: batch normalisation needs two
 

@@ -15,12 +15,12 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.base.parsing import parse
 from recsys.job import run_config
-from recsys.job.check_early import check_early
+from recsys.job.check_config import check_config
 from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten
 plain, taken = OmegaConf.to_container(compose("train", json.loads(sys.argv[1])), resolve=True), []
 run_config.object_of = parse  # not by way of OmegaConf, which takes three quarters of the time
-check_early(RunConfig.of(plain))
+check_config(RunConfig.of(plain))
 for key, value in flatten(plain).items():
     if key.startswith("data.") and sys.argv[2] != "True":
         continue  # the other model has tried them
@@ -33,7 +33,7 @@ for key, value in flatten(plain).items():
             node = node[parent]
         node[name] = given
         try:
-            check_early(RunConfig.of(changed))
+            check_config(RunConfig.of(changed))
         except UserError:
             continue
         taken.append([key, given])

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config.compose import compose, load_config
-from recsys.job.resumed import composed_config
+from recsys.job.config_of import composed_config
 
 GIVEN = ["model=dcnv2", "model.dim=8", "data.sample.rows=5000", "trainer.max_epochs=3", "sharding=rowwise"]
 

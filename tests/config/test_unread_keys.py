@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from recsys.config.compose import compose
-from recsys.job.check_early import check_early
+from recsys.job.check_config import check_config
 from recsys.job.unread_keys import RULES, matching, unread_keys, unread_line
 from recsys.schema.data_schema import DataConfig
 from recsys.schema.fields import defaults, flatten
@@ -36,7 +36,7 @@ CASES = [
 
 def unread(*given: str) -> dict[str, str]:
     composed = compose("train", [*given])
-    return unread_keys(check_early(composed), composed)
+    return unread_keys(check_config(composed), composed)
 
 
 @pytest.mark.parametrize(("key", "silent", "read"), CASES)
@@ -54,7 +54,7 @@ def test_no_config_of_ours_has_such_a_key() -> None:
     for file in sorted(Path("conf/experiment").glob("*.yaml")):
         if file.stem != "gowalla":  # a part of others
             composed = compose("train", [f"experiment={file.stem}"])
-            assert unread_line(check_early(composed), composed) is None, file
+            assert unread_line(check_config(composed), composed) is None, file
 
 
 def test_every_rule_is_of_a_key_that_exists() -> None:
@@ -67,6 +67,6 @@ def test_every_rule_is_of_a_key_that_exists() -> None:
 
 def test_the_line_names_keys_by_what_reads_them() -> None:
     composed = compose("train", [*TREES, "optim.dense.lr=0.5", "protocol.k=[3]"])
-    line = unread_line(check_early(composed), composed)
+    line = unread_line(check_config(composed), composed)
     assert line is not None and line.startswith("no effect on this run: ")
     assert "optim.dense.lr" in line and "protocol.k" in line

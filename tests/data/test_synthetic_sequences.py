@@ -17,7 +17,7 @@ from recsys.data.samples.sequences import (
     World,
     write_sample,
 )
-from recsys.job.check import check
+from recsys.job.check_built import check
 
 ROWS = 20_000
 

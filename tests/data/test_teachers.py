@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyp
 from recsys.config.compose import compose
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples import graded_queries, interactions, sales
-from recsys.training.results import best_metrics
+from recsys.training.baselines import best_metrics
 from recsys.training.run import train
 
 ROWS = 60_000  # more than a block, and not a whole number of blocks

@@ -250,7 +250,7 @@ class Trained:
         tensors = [(n, t) for m in kernels for n, t in [*m.named_parameters(), *m.named_buffers()]]
         sizes: dict[str, dict[int, int]] = {"weights": {}, "momentum": {}}
         tensors = [(n.rpartition(".")[2], t) for n, t in tensors]
-        if (rows := self.module._optimizers.rows) is not None:
+        if (rows := self.module.step.optimizers.rows) is not None:
             tensors += [("momentum", t) for own in rows.state.values() for t in own.values()]
         for name, t in tensors:
             kind = next((k for k in sizes if name.startswith(k)), None)

@@ -112,7 +112,7 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
         loss.backward()
         optimizer.step()
     module.eval()
-    module._begin(None)
+    evaluator.begin(module.sharded.task, None)
     assert evaluator.items is not None
     vectors, (mine, most) = evaluator.items.clone(), candidate_shard(N)
     assert len(vectors) == len(mine) <= most == -(-N // world_size)

@@ -40,13 +40,13 @@ EACH, LAST = 3, 20  # steps with each plan of a chain, and with its last
 def save(trained: Trained, path: Path, step: int) -> None:
     m = trained.module
     state: dict[str, Any] = {"global_step": step}
-    sharded_checkpoint.save(path, m.sharded, m.row_optimizer, state)
+    sharded_checkpoint.save(path, m.sharded, m.step.optimizers.rows, state)
 
 
 def load(trained: Trained, path: Path) -> int:
     m = trained.module
     state = torch.load(path / "state.pt", weights_only=False)
-    sharded_checkpoint.load_all(path, m.sharded, m.row_optimizer, state["global_step"])
+    sharded_checkpoint.load_all(path, m.sharded, m.step.optimizers.rows, state["global_step"])
     if m.sharded.optimizer.counts_steps:
         trained.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
     return int(state["global_step"])

@@ -13,7 +13,7 @@ from recsys.config.compose import compose
 from recsys.data.samples.sequences import ITEMS, World, write_sample
 from recsys.export import __main__ as export_command
 from recsys.export.artefact import load
-from recsys.job.check import check
+from recsys.job.check_built import check
 from recsys.online.recommender import Recommender
 from recsys.online.servable import Query
 from recsys.training.evaluate_run import evaluate

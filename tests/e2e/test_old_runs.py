@@ -14,7 +14,7 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose_file, load_config
 from recsys.export.artefact.verify import verify
 from recsys.job.build import locate
-from recsys.job.check import check
+from recsys.job.check_built import check
 from recsys.online.predictor import predict_files
 from recsys.online.recommender import recommend_files
 from recsys.stages.lists_for_requests import run_files

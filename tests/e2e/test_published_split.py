@@ -62,10 +62,10 @@ def test_recall_and_ndcg_are_those_of_the_literature(part: Path, tmp_path: Path)
 
 
 def prepared(name: str, part: Path, tmp_path: Path, *overrides: str) -> Prepared:
-    from recsys.job.check_early import check_early
+    from recsys.job.check_config import check_config
 
     words = [f"data={name}", "model=mf", f"data.root={part}", f"data.prepared={tmp_path / 'prepared'}"]
-    cfg = check_early(compose("train", [*words, *overrides]))
+    cfg = check_config(compose("train", [*words, *overrides]))
     return prepare(cfg.data, OneMachine())
 
 

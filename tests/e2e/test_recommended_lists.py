@@ -17,7 +17,7 @@ from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose
 from recsys.follow.trainings import measure
-from recsys.job.check import check
+from recsys.job.check_built import check
 from recsys.online.predictor import Predictor
 from recsys.online.recommender import Recommender, recommend_files, top_k
 from recsys.training.evaluate_run import evaluate

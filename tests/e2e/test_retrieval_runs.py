@@ -105,7 +105,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
     ],
 )  # fmt: skip
 def test_mistakes(overrides: list[str], message: str, tmp_path: Path) -> None:
-    from recsys.job.check import check
+    from recsys.job.check_built import check
 
     with pytest.raises(UserError, match=message) as told:
         check(compose("train", [*overrides, f"data.root={tmp_path}"]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recsys.batch import JaggedIds
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.retrieval_protocols import Protocols
-from recsys.training.results import PopularItems
+from recsys.training.baselines import PopularItems
 
 
 def lists(rows: list[list[int]]) -> JaggedIds:

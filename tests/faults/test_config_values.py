@@ -13,7 +13,7 @@ from small_csv import Commands, write_mine
 from recsys.base.errors import UserError
 from recsys.base.parsing import parse
 from recsys.config.compose import compose
-from recsys.job.check import check
+from recsys.job.check_built import check
 from recsys.schema import command_schemas, data_schema, run_schema
 
 DATA = ["data=mine", "data.root=raw"]

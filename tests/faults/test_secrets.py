@@ -12,7 +12,7 @@ from recsys.base.console import log_to, say
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, load_config, without_secrets
 from recsys.distributed.failures import call, say_error
-from recsys.job.check import check
+from recsys.job.check_built import check
 from recsys.job.run_config import RunConfig
 from recsys.report.runs import _run
 from recsys.sweep.record import Sweep, Trial, TrialRun, load

@@ -379,7 +379,7 @@ def test_mistakes(logs: Path, tmp_path: Path, more: dict[str, Any], message: str
         (["model=dlrm", "trainer.epochs=3"], r"trainer.epochs: no such key"),
         (
             ["model=ease", "data=sample_sequences"],
-            r"follow.yaml: train: the model EASE is fitted at once, and cannot go",
+            r"follow.yaml: train: the model EASE is fitted at once, and cannot start",
         ),
     ],
 )

@@ -117,7 +117,7 @@ def with_canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the settings of a follower whose second cycle waits for its canary. Nothing is trained."""
     fake_steps(monkeypatch)
     train = follow_cycle.train_on
-    monkeypatch.setattr(follow_cycle, "config_of", lambda _settings, _prepared, files, *_: files)
+    monkeypatch.setattr(follow_cycle, "training_config", lambda _settings, _prepared, files, *_: files)
 
     def noted(cfg: Any, run_dir: Path, start: Path | None) -> Any:
         run = train(cfg, run_dir, start)

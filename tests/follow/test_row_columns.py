@@ -21,7 +21,7 @@ from recsys.follow.follow_settings import FollowConfig, load_settings
 from recsys.follow.gate import QueryWindow
 from recsys.follow.increment_checks import CheckLine, CheckReport
 from recsys.follow.row_columns import FILE, clusters, read_columns, write_columns
-from recsys.follow.training_config import config_of
+from recsys.follow.training_config import training_config
 from recsys.follow.trainings import window_of
 
 BAD = slice(10, None, 50)  # rows whose price cannot be read
@@ -61,7 +61,7 @@ def test_rows_that_are_set_aside_do_not_shift_the_match(more: list[str], logs: P
     """The columns are row for row those of the prepared test rows, from which the loader numbers predictions."""
     settings = load_settings(csv_settings(tmp_path, logs))
     files = [f"{d}/part.csv" for d in DAYS[:3]]
-    cfg = config_of(settings, tmp_path / "prepared", files[:1], files[1:], more)
+    cfg = training_config(settings, tmp_path / "prepared", files[:1], files[1:], more)
     write_columns(cfg, ["site", "device", "time", "site"], tmp_path)
     columns = pl.read_parquet(tmp_path / FILE)
     good = pl.concat([good_rows(d, logs) for d in DAYS[1:3]])

@@ -89,7 +89,7 @@ def fake_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, fake in {"train_on": train, "measure": measure, "export": export}.items():
         monkeypatch.setattr(cycle, name, fake)
-    monkeypatch.setattr(cycle, "config_of", lambda *_: None)
+    monkeypatch.setattr(cycle, "training_config", lambda *_: None)
     monkeypatch.setattr(cycle, "PartitionRows", lambda *_: SimpleNamespace(rows=100, bad=0))
     monkeypatch.setattr(cycle, "check_partition", lambda *_: CheckReport((CheckLine("pass", "volume", "ok"),)))
     monkeypatch.setattr(cycle, "save_references", lambda *_: None)

@@ -35,7 +35,7 @@ IMPORTED = [
         "recsys.training.run",
         "recsys.training.run_data",
         "recsys.distributed.launch",
-        "recsys.job.check",
+        "recsys.job.check_built",
         "recsys.predict",
     ),
     *("hydra._internal.core_plugins.basic_sweeper", "pydantic.type_adapter", "pydantic.types", "pyarrow.csv"),

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from recsys.config.compose import compose
 from recsys.export.exported import ExportSource, Form
-from recsys.job.resumed import composed_config
+from recsys.job.config_of import composed_config
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
 

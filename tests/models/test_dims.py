@@ -15,7 +15,7 @@ from recsys.config.compose import compose
 from recsys.data.features.resolved_data import resolve
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.job.build import with_dims
-from recsys.job.check_early import check_early
+from recsys.job.check_config import check_config
 from recsys.job.run_config import RunConfig
 from recsys.labels import BinaryLabel
 from recsys.models.common.embeddings import PooledEmbeddings
@@ -126,4 +126,4 @@ def test_mistakes_are_one_line(overrides: list[str], message: str) -> None:
     data = resolve(data_config(cfg))
     features = FeatureSpec((), tuple(SparseFeature(n, 9, n) for n in data.sparse_columns))
     with pytest.raises(UserError, match=message):
-        _ = check_early(cfg), with_dims(RunConfig.of(cfg), features)
+        _ = check_config(cfg), with_dims(RunConfig.of(cfg), features)

@@ -239,7 +239,7 @@ def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch
 def test_a_check_of_a_config_imports_no_library_of_trees() -> None:
     program = """
 import sys, torch, recsys
-from recsys.job.check import check
+from recsys.job.check_built import check
 check(recsys.compose("train", ["model=gbm", "data=criteo"]))
 print([m for m in ("lightgbm", "sklearn", "pandas") if m in sys.modules])
 """

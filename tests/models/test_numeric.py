@@ -14,7 +14,7 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.features import DenseFeature, FeatureSpec
 from recsys.job.build import build_model
-from recsys.job.check_early import check_early
+from recsys.job.check_config import check_config
 from recsys.job.run_config import RunConfig
 from recsys.models.common.numeric import NumericEmbedding, Periodic, Piecewise, WithNumericEmbedding
 
@@ -111,4 +111,4 @@ def test_models_that_read_no_embedded_numbers(model: str) -> None:
     data = "sample_sequences" if model != "gbm" else "criteo"
     cfg = compose("train", [f"model={model}", f"data={data}", "numeric=periodic"])
     with pytest.raises(UserError, match=r"numeric=.*: embeds the numbers of a ranking model .*; leave numeric= out"):
-        check_early(cfg)
+        check_config(cfg)

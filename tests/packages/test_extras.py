@@ -18,7 +18,7 @@ from recsys.base.packages import EXTRAS, check_extra, install_command
 from recsys.config.compose import compose
 from recsys.export.__main__ import write
 from recsys.index.build_index import check_server
-from recsys.job.check_early import check_early
+from recsys.job.check_config import check_config
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.supervisor import check_settings
 from recsys.store.stores import open_store
@@ -111,7 +111,7 @@ def test_a_training_names_the_extra_early(extra: str, module: str, given: str, s
     lacking(module)  # type: ignore[operator]
     monkeyed = [*(SQL if extra == "sql" else []), *given.split()]
     with pytest.raises(UserError, match=f"^{re.escape(start)}: {pattern(module, extra)}"):
-        check_early(compose("train", ["data=criteo", *monkeyed]))
+        check_config(compose("train", ["data=criteo", *monkeyed]))
 
 
 def test_other_commands_name_the_extra(lacking: object, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from recsys.config.compose import compose
-from recsys.job.check_early import check_early
+from recsys.job.check_config import check_config
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 OLDEST, NEWEST = "1.29", "1.37"  # minor versions of Kubernetes
@@ -58,7 +58,7 @@ def test_the_job_set_starts_torchrun_and_a_training(tmp_path: Path) -> None:
     status, [check, start] = run(0)
     overrides = start[start.index("recsys.train") + 1 :]
     assert status == 0 and check[-2:] == ["--cfg", "job"] and check[3:-2] == overrides[2:]
-    check_early(
+    check_config(
         compose("train", [*overrides, "data.root=null", f"run_dir={tmp_path}/a", f"data.prepared={tmp_path}/p"])
     )
     given = dict(a.removeprefix("--").split("=", 1) for a in start[1 : start.index("-m")])

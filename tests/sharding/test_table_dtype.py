@@ -15,7 +15,7 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features import feature_spec
 from recsys.distributed.ranks import ensure_process_group
-from recsys.job.check import check
+from recsys.job.check_built import check
 from recsys.job.run_config import RunConfig
 from recsys.plan import plan
 from recsys.sharding.optimizers import sparse_optimizer

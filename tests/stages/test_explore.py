@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
-from recsys.job.check import check_target
+from recsys.job.check_built import check_target
 from recsys.online.servable import Query
 from recsys.schema.pipeline_schema import EvaluateStagesConfig, TableConfig
 from recsys.stages.evaluate.evaluate_pipeline import _off_policy

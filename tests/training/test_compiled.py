@@ -15,7 +15,7 @@ from recsys.batch import Batch
 from recsys.config.compose import compose
 from recsys.distributed.ranks import process_group
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.job.check_early import check_early
+from recsys.job.check_config import check_config
 from recsys.job.run_config import RunConfig, precision_of
 from recsys.models.common import layers
 from recsys.models.din import DIN
@@ -135,7 +135,7 @@ def test_pooled_lists_have_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
             Updates(make_optimizer=torch.optim.SGD, compile=True),
         )
         made.setup_model(torch.device("cpu"))
-        assert made.compiled is not None
+        assert isinstance(made.compiled, compiled.CompiledModel)
         made.compiled.warm_up(batch_of_lists(3, 0, 1, 2))
         for lengths in ((1, 1, 1, 1), (0, 0, 0, 0), (9, 8, 7, 6)):
             with made.compiled.context(4, training=False):
@@ -169,17 +169,17 @@ def test_graphs_on_a_cpu_have_no_effect(
 
 def test_graphs_need_compiled_code_and_fresh_gradients() -> None:
     with pytest.raises(UserError, match=r"^trainer.cuda_graphs=true: .*; set trainer.compile=true, too$"):
-        check_early(compose("train", ["trainer.cuda_graphs=true", "trainer.compile=false"]))
+        check_config(compose("train", ["trainer.cuda_graphs=true", "trainer.compile=false"]))
     given = ["trainer.cuda_graphs=true", "trainer.compile=true", "trainer.accumulate=2"]
     with pytest.raises(UserError, match=r"^trainer.cuda_graphs=true: .* trainer.accumulate=2 keeps .*; set "):
-        check_early(compose("train", given))
+        check_config(compose("train", given))
 
 
 @pytest.mark.parametrize(
     ("device", "updates", "graphs"),
     [
         ("cuda", {}, True),
-        ("cuda", {"steps": compiled.LONG - 1}, None),
+        ("cuda", {"steps": compiled.MIN_COMPILED_STEPS - 1}, None),
         ("cuda", {"precision": "32-true"}, None),
         ("cuda", {"accumulate": 2}, None),
         ("cuda", {"compile": False}, None),
@@ -201,11 +201,11 @@ def test_long_trainings_on_a_gpu_are_compiled(
     past = replace(LISTS.sparse[1], table="s")
     pooled = Task(DNN(LISTS, dim=4, deep_mlp=[4]))
     lists = Task(DIN(replace(LISTS, sparse=(LISTS.sparse[0], past)), history={"s": "t"}, dim=4))
-    given = replace(Updates(precision="bf16-mixed", steps=compiled.LONG), **updates)
+    given = replace(Updates(precision="bf16-mixed", steps=compiled.MIN_COMPILED_STEPS), **updates)
     made = compiled.compiled_model(pooled, given, torch.device(device), 4)
-    assert (made._graphs if made else None) == graphs
+    assert getattr(made, "_graphs", None) == graphs
     made = compiled.compiled_model(lists, replace(given, cuda_graphs=None), torch.device(device), 4)
-    assert (made._graphs if made else None) == (False if given.compile else None)
+    assert getattr(made, "_graphs", None) == (False if given.compile else None)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from recsys.export.artefact import load
 from recsys.export.exported import ExportSource, Form
 from recsys.export.write_artefact import write_artefact
 from recsys.files.run_files import best_checkpoint
-from recsys.job.resumed import composed_config
+from recsys.job.config_of import composed_config
 from recsys.online.predictor import Predictor
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate_run import evaluate
@@ -266,7 +266,7 @@ def test_mistakes(folder: Path) -> None:
     with pytest.raises(UserError, match=r"data.dense.z: only this config has this feature; start_from needs equal"):
         run(folder, "mistake-3", "day1", start, data={"dense": {"z": {"column": "x"}}})
     for model, why in {
-        "gbm": r"the model GBM is fitted at once, and cannot go on from another model; name one that is trained step by",
+        "gbm": r"the model GBM is fitted at once, and cannot start from another model; name one that is trained step by",
         "dcnv2": r"its model is DLRM, and this one is DCNv2; leave out model=",
     }.items():
         with pytest.raises(UserError, match=rf"start_from=.*first: {why}"):

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from recsys.base.console import results
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.job.check import check
+from recsys.job.check_built import check
 from recsys.online.predictor import Predictor
 from recsys.training.callbacks import StopEarly
 from recsys.training.combined_optimizer import split_parameters

@@ -13,7 +13,7 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.prepare.passes import WINDOW
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.job.check_early import check_early
+from recsys.job.check_config import check_config
 from recsys.job.run_config import RunConfig
 from recsys.training.run import train
 
@@ -152,4 +152,4 @@ def test_following_the_days_has_the_same_figures(home: Path, run: Path, tmp_path
 )
 def test_mistakes_are_named(home: Path, overrides: list[str], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        check_early(compose("train", [*WINDOWS, f"data.root={home}", *overrides]))
+        check_config(compose("train", [*WINDOWS, f"data.root={home}", *overrides]))

@@ -1,4 +1,4 @@
-"""Check a training config before any data is read or any process is started. Every error message is one line."""
+"""Check a training config by building its parts, before any data is read or any process is started."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from omegaconf import DictConfig
 from recsys.base.cores import allowed_cores
 from recsys.base.errors import UserError
 from recsys.job.build import BUILT_WITH, bind, build_loss, build_model, check_takes, make, make_scheduler
-from recsys.job.check_early import check_early, check_fit, check_monitors, loss_facts_of, model_kind_of
-from recsys.job.kinds import kind_name, loss_facts, meta_task
+from recsys.job.check_config import check_config, check_fit, check_monitors
+from recsys.job.kinds import kind_name, loss_facts, loss_facts_of, meta_task, model_kind_of
 from recsys.job.run_config import RunConfig
 from recsys.schema.signatures import Parameter, check_values
 
@@ -24,11 +24,11 @@ def check(given: DictConfig | RunConfig, world_size: int | None = None, *, train
         trains: the config will be used for training. If not, the monitored metrics are not checked: another protocol
             may not measure them.
     """
-    check_late(check_early(given, trains=trains), world_size, trains=trains)
+    check_built(check_config(given, trains=trains), world_size, trains=trains)
 
 
-def check_late(cfg: RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
-    """Check what needs the slow imports, after `check_early`. The arguments are the same as in `check`."""
+def check_built(cfg: RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
+    """Check what needs the slow imports, after `check_config`: build the parts of a run. Arguments: as in `check`."""
     processes = world_size or cfg.trainer.devices
     check_parts(cfg)
     _check_batch(cfg, processes)

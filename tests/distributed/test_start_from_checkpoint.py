@@ -17,9 +17,9 @@ from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import sharded_checkpoint
-from recsys.sharding.go_on import go_on
 from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.sharding.sharded_model import Placement
+from recsys.sharding.start_from import start_from
 from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
@@ -77,20 +77,20 @@ class Training:
 
     def save(self, path: Path) -> None:
         m = self.module
-        sharded_checkpoint.save(path, m.sharded, m.row_optimizer, {"global_step": 4})
+        sharded_checkpoint.save(path, m.sharded, m.step.optimizers.rows, {"global_step": 4})
 
     def go_on(self, path: Path, fresh: np.ndarray) -> None:
         m = self.module
-        go_on(path, m.sharded, m.row_optimizer, {"a": fresh})
+        start_from(path, m.sharded, m.step.optimizers.rows, {"a": fresh})
         if m.sharded.optimizer.counts_steps:
             self.dmp.fused_optimizer.set_optimizer_step(4)
-        if m.row_optimizer is not None:
-            m.row_optimizer.set_step(4)
+        if m.step.optimizers.rows is not None:
+            m.step.optimizers.rows.set_step(4)
 
     def local(self) -> dict[str, Any]:
         """This rank's pieces of the weights and of each optimizer state, with their first row and column."""
         m = self.module
-        weights, states = sharded_checkpoint.local_tables(m.sharded, m.row_optimizer)
+        weights, states = sharded_checkpoint.local_tables(m.sharded, m.step.optimizers.rows)
         parts = {"weight": next(iter(weights.values()))} | {k.rpartition("/")[2]: s for k, s in states.items()}
         return {
             name: [((r.row, r.column), t.clone()) for r, t in zip(s.local_regions, s.local_tensors, strict=True)]

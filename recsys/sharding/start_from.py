@@ -17,7 +17,7 @@ from recsys.sharding.tables import TableShards
 from recsys.sharding.touched_rows import RowOptimizer
 
 
-def go_on(
+def start_from(
     path: Path, sharded: ShardedModel, row_optimizer: RowOptimizer | None, fresh: Mapping[str, np.ndarray]
 ) -> None:
     """Load dense weights, and the rows and optimizer states of all values that kept their rows. Collective.

@@ -1,7 +1,7 @@
 """Check what the config alone shows to be wrong, before the slow imports of PyTorch, TorchRec and FBGEMM.
 
-The facts of recsys's own models and losses come from schema/class_facts.py. For classes of users, `check` calls
-`check_fit` again after it has imported them.
+The facts of recsys's own models and losses come from schema/class_facts.py. For classes of users, `check_built`
+calls `check_fit` again after it has imported them.
 """
 
 from collections.abc import Mapping
@@ -13,24 +13,24 @@ from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.base.packages import EXTRAS, check_extra
 from recsys.base.secrets import still_masked, variable
-from recsys.config.safe_targets import moved
 from recsys.data.features import feature_spec
 from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.raw.vector_files import table_widths
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.job.build import BUILT_WITH, check_path, with_dims
 from recsys.job.check_folders import check_folders
+from recsys.job.kinds import learns_all_rows, loss_facts_of, model_facts, model_kind_of, target_of
 from recsys.job.resumed import names_a_run
 from recsys.job.run_config import RunConfig, seconds_of
 from recsys.ranges import FLOAT32_MAX
-from recsys.schema.class_facts import LossFacts, losses_by_name, own_loss, own_model
+from recsys.schema.class_facts import LossFacts, losses_by_name
 from recsys.schema.signatures import check_source
 
-OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
+TRAINING_KEYS = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
 
 
-def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunConfig:
+def check_config(given: DictConfig | RunConfig, *, trains: bool = True) -> RunConfig:
     """Check the values of a training config, its data, and whether model, loss and metrics fit them.
 
     Args:
@@ -46,8 +46,8 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     from recsys.data.prepare.check_data import check_data, check_installed
     from recsys.data.prepare.engine import check_engine
 
-    cfg = given if isinstance(given, RunConfig) else RunConfig.of(given)
-    if key := still_masked(cfg.plain, () if trains else OF_TRAINING):
+    cfg = RunConfig.of(given)
+    if key := still_masked(cfg.plain, () if trains else TRAINING_KEYS):
         hint = f"set it on the command line, or in the environment variable {variable(key)}"
         raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
     check_data(cfg.data)
@@ -71,30 +71,9 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     return cfg
 
 
-def _target(node: object) -> str:
-    return moved(str(node.get("_target_") or "")) if isinstance(node, dict) else ""
-
-
-def model_kind_of(cfg: RunConfig) -> str | None:
-    """Return the kind of one of recsys's own models (models/protocols.py); None for a class of the user's."""
-    own = own_model(_target(cfg.model))
-    return None if own is None else own.model_kind
-
-
-def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
-    """Return the facts of one of recsys's own losses; None for a class of the user's, or without a loss."""
-    return own_loss(_target(cfg.loss))
-
-
-def learns_all_rows(cfg: RunConfig) -> bool:
-    """Return whether the model is one of recsys's own that learns every label from all rows."""
-    facts = own_model(_target(cfg.model))
-    return facts is not None and bool(facts.constants.get("labels_all_rows"))
-
-
 def check_vector_widths(cfg: RunConfig) -> None:
     """Raise UserError if pretrained vectors have another width than the tables of one of recsys's own models."""
-    own, dim = own_model(_target(cfg.model)), cfg.model.get("dim")
+    own, dim = model_facts(cfg), cfg.model.get("dim")
     if own is None or own.constants.get("wider_than_dim") or not isinstance(dim, int):
         return
     for name, (_, width) in table_widths(cfg.data).items():
@@ -148,19 +127,19 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
     if model == "closed_form" and data.sequences is None:
         raise UserError("model: this model reads lists of items; set data.sequences.max_length")
     if model in ("fitted_ranking", "closed_form") and cfg.loss is not None:
-        raise UserError(f"loss={_target(cfg.loss)}: this model is fitted without a loss; leave loss= out")
+        raise UserError(f"loss={target_of(cfg.loss)}: this model is fitted without a loss; leave loss= out")
     if model == "retrieval" and cfg.loss is None:
         raise UserError("loss: must be set for this model, for example loss=full_softmax")
     if loss is not None and model == "retrieval" and loss.protocol != "RetrievalLoss":
         raise _wrong_loss(cfg, "RetrievalLoss")
-    if model == "retrieval" and (own := own_model(_target(cfg.model))) is not None:
-        generates, reads = own.constants["generates"], _target(cfg.loss).endswith(".Likelihood")
+    if model == "retrieval" and (own := model_facts(cfg)) is not None:
+        generates, reads = own.constants["generates"], target_of(cfg.loss).endswith(".Likelihood")
         if generates and not reads:
             why = "this model predicts probabilities of items; set loss=likelihood"
-            raise UserError(f"loss={_target(cfg.loss)}: {why}")
+            raise UserError(f"loss={target_of(cfg.loss)}: {why}")
         if reads and not generates:
             why = "this model scores items; set loss=likelihood only for model=tiger"
-            raise UserError(f"loss={_target(cfg.loss)}: {why}")
+            raise UserError(f"loss={target_of(cfg.loss)}: {why}")
     if loss is not None and model == "ranking":
         _check_ranking_loss(cfg, loss)
 
@@ -179,11 +158,11 @@ def _check_ranking_loss(cfg: RunConfig, loss: LossFacts) -> None:
         if not set(loss.kinds) & set(labels.values()):
             kinds = ", ".join(dict.fromkeys(labels.values()))
             why = f"is a loss of {' and '.join(loss.kinds)} labels; this data has labels of kind {kinds}"
-            raise UserError(f"loss={_target(cfg.loss)}: {why}")
+            raise UserError(f"loss={target_of(cfg.loss)}: {why}")
     if within_groups and not cfg.data.together:
         by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
         why = f"compares the rows of a group; set {by}data.group.together=true"
-        raise UserError(f"loss={_target(cfg.loss)}: {why}")
+        raise UserError(f"loss={target_of(cfg.loss)}: {why}")
     if within_groups and cfg.calibration != "none" and not cfg.loss.get("pointwise"):
         say(
             f"calibration={cfg.calibration}: a loss within groups does not learn the level of predictions; "
@@ -195,7 +174,7 @@ def _losses_of_tasks(node: Mapping[str, Any], labels: Mapping[str, str]) -> list
     """Return the facts of each label's loss. Raises UserError if a name is wrong, or a loss does not fit its label."""
     given, weights = ({} if node.get(key) is None else node[key] for key in ("losses", "weights"))
     if not isinstance(given, dict) or not isinstance(weights, dict):
-        return []  # `check` reports the type
+        return []  # check_built reports the type
     for key, values in (("losses", given), ("weights", weights)):
         for label in values:
             if label not in labels:
@@ -217,7 +196,7 @@ def _losses_of_tasks(node: Mapping[str, Any], labels: Mapping[str, str]) -> list
 def _wrong_loss(cfg: RunConfig, protocol: str) -> UserError:
     """Return the error for a loss that is not a `protocol`, a class of recsys.losses."""
     return UserError(
-        f"loss={_target(cfg.loss)}: this model needs a {protocol}, such as loss={EXAMPLES[protocol]}; "
+        f"loss={target_of(cfg.loss)}: this model needs a {protocol}, such as loss={EXAMPLES[protocol]}; "
         f"your own loss must subclass recsys.losses.{protocol}"
     )
 
