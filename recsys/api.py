@@ -189,7 +189,7 @@ class TrainedRun(Run):
             raise UserError("recommend: give either rows, a data frame of histories, or user, the key of one user")
         if rows is not None:
             return _like(rows, self.recommender.recommend(_polars(rows), k, allow_unknown=allow_unknown))
-        from recsys.data.prepare.prepared import raw_files
+        from recsys.data.prepare.plan_build import raw_files
         from recsys.training.run_dir import open_run
 
         return self.recommender.recommend_to(user, raw_files(open_run(str(self.path))[0].data), k)

@@ -78,7 +78,7 @@ def _recommend_to(cfg: PredictConfig) -> None:
     """Print the items for one user, best first."""
     from rich.table import Table
 
-    from recsys.data.prepare.prepared import raw_files
+    from recsys.data.prepare.plan_build import raw_files
     from recsys.online.predictor import input_files
     from recsys.online.recommender import Recommender
     from recsys.training.run_dir import choose_checkpoint, open_run

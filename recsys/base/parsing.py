@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType
@@ -128,7 +129,9 @@ def _wrong_value(place: str, value: object, hint: object, reason: str) -> str:
     if not place and not isinstance(value, Mapping):
         return f"must have the keys {', '.join(names)}"
     if isinstance(value, Mapping):  # two of its keys do not fit each other
-        return f"{place}: {reason}".removeprefix(": ")
+        key = re.match(r"(\w+)[=.]", reason)
+        joint = "." if key is not None and key[1] in names else ": "
+        return f"{place}{joint}{reason}".removeprefix(joint)
     if value is None and not names:
         return f"{place}=null: cannot be null; leave it out for the default"
     if value is None:

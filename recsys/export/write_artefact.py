@@ -18,7 +18,7 @@ from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.base.packages import version_of
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.prepare.prepared import plan_build
+from recsys.data.prepare.plan_build import plan_build
 from recsys.data.raw import read_sources
 from recsys.export.artefact import folder as files
 from recsys.export.artefact.apply_delta import write_vocabulary

@@ -21,7 +21,7 @@ from recsys.base.errors import UserError
 from recsys.base.parsing import parse
 from recsys.data.features.value_types import unit_of_time
 from recsys.data.prepare.chunks import ParsedChunk
-from recsys.data.prepare.prepared import plan_build
+from recsys.data.prepare.plan_build import plan_build
 from recsys.data.prepare.shuffle import decode_column
 from recsys.distributed.failures import is_disk_full
 from recsys.files.atomic import write_json

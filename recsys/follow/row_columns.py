@@ -20,7 +20,7 @@ from recsys.data.features.blocks import LABEL
 from recsys.data.features.group_features import is_grouped
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.check_data import check_files
-from recsys.data.prepare.prepared import plan_build
+from recsys.data.prepare.plan_build import plan_build
 from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw import read_sources

@@ -12,7 +12,8 @@ from recsys.base.console import hidden
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.prepare.check_data import check_files
-from recsys.data.prepare.prepared import finish, plan_build
+from recsys.data.prepare.plan_build import plan_build
+from recsys.data.prepare.prepared import finish
 from recsys.export.exported import ExportSource, Form
 from recsys.export.write_artefact import write_artefact
 from recsys.export.write_delta import export_delta

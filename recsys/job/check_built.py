@@ -65,7 +65,7 @@ def check_parts(cfg: RunConfig) -> None:
             scheduler = make_scheduler(cfg, 100)(optimizer)
             for _ in range(3):
                 optimizer.step()
-                scheduler.step(*([0.0] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
+                scheduler.step(*([0.0] if cfg.optim.watches else []))
         except (ValueError, TypeError, ArithmeticError) as e:
             raise UserError(f"optim.scheduler: {e}") from e
     from recsys.sharding.optimizers import sparse_optimizer

@@ -21,7 +21,7 @@ from recsys.job.build import BUILT_WITH, check_path, with_dims
 from recsys.job.check_folders import check_folders
 from recsys.job.kinds import learns_all_rows, loss_facts_of, model_facts, model_kind_of, target_of
 from recsys.job.resumed import names_a_run
-from recsys.job.run_config import RunConfig, seconds_of
+from recsys.job.run_config import RunConfig
 from recsys.ranges import FLOAT32_MAX
 from recsys.schema.class_facts import LossFacts, losses_by_name
 from recsys.schema.signatures import check_source
@@ -256,7 +256,7 @@ def check_monitors(cfg: RunConfig) -> None:
         if c.mode is not None:
             _check_mode(f"{key}.mode", c.mode, monitor)
     scheduler = cfg.optim.scheduler or {}
-    if _is_plateau(scheduler):  # it watches checkpoint.monitor; PyTorch's default is min
+    if cfg.optim.watches:  # it watches checkpoint.monitor; PyTorch's default is min
         _check_mode("optim.scheduler.mode", scheduler.get("mode", "min"), monitor_of(cfg, cfg.checkpoint.monitor))
 
 
@@ -265,10 +265,6 @@ def _check_mode(key: str, mode: str, monitor: str) -> None:
     if mode != better:
         way = "lower" if better == "min" else "higher"
         raise UserError(f"{key}={mode}: {monitor} is better when it is {way}; set {key}={better}")
-
-
-def _is_plateau(scheduler: Mapping[str, Any]) -> bool:
-    return str(scheduler.get("_target_", "")).endswith("ReduceLROnPlateau")
 
 
 def _check_calibration(cfg: RunConfig) -> None:
@@ -283,29 +279,12 @@ def _check_calibration(cfg: RunConfig) -> None:
 
 
 def _check_steps(cfg: RunConfig) -> None:
-    """Check numbers and switches that depend on each other; the schemas declare the range of each."""
-    t = cfg.trainer
-    if t.cuda_graphs and t.compile is False:
-        raise UserError("trainer.cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
-    if t.cuda_graphs and t.accumulate > 1:
-        why = f"a graph overwrites the gradients that trainer.accumulate={t.accumulate} keeps for a later batch"
-        raise UserError(f"trainer.cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
-    if t.validate_every_n_steps is not None and t.validate_every_n_steps % t.accumulate:
-        raise UserError(
-            f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be a multiple of "
-            f"trainer.accumulate={t.accumulate}, because checkpoints do not store accumulated gradients"
-        )
-    if t.max_time is not None:
-        seconds_of(t.max_time)
-    o = cfg.optim
+    """Check keys of several parts that do not fit each other; the schemas know those of one part."""
+    t, o = cfg.trainer, cfg.optim
     if o.sparse.clip is not None and t.accumulate > 1:
         raise UserError(
             f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which are not used with "
             f"trainer.accumulate={t.accumulate}; set optim.sparse.clip=null or trainer.accumulate=1"
-        )
-    if o.interval == "step" and _is_plateau(o.scheduler or {}):
-        raise UserError(
-            "optim.interval=step: schedule=plateau steps once per validation; set optim.interval=validation"
         )
     if cfg.loader.balance_lists and cfg.data.together:
         raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields
@@ -106,16 +105,6 @@ def data_of(config: DataConfig) -> ResolvedData:
     from recsys.data.raw.nvidia_spec import expand_spec
 
     return resolve(expand_spec(config))
-
-
-def seconds_of(max_time: str) -> float:
-    """Return the seconds of DD:HH:MM:SS. Raises UserError for any other text."""
-    if not (m := re.fullmatch(r"(\d+):(\d+):(\d+):(\d+)", max_time)):
-        raise UserError(f"trainer.max_time={max_time}: must have the form DD:HH:MM:SS, such as 00:01:30:00")
-    days, hours, minutes, seconds = map(int, m.groups())
-    if not any((days, hours, minutes, seconds)):
-        raise UserError(f"trainer.max_time={max_time}: leaves no time to train; set it above 0, or null for no limit")
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def device_of(accelerator: str) -> str:

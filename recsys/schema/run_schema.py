@@ -1,8 +1,9 @@
 """Schemas of a training config except its data: sharding, optimizers, trainer, metrics, sweep."""
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
@@ -29,6 +30,25 @@ TableSharding = Literal[  # values of TorchRec's ShardingType, and none
     "table_column_wise",
     "grid_shard",
 ]
+
+
+def seconds_of(max_time: str) -> float:
+    """Return the seconds of DD:HH:MM:SS. Raises ValueError for any other text.
+
+    >>> seconds_of("00:01:30:00")
+    5400
+    """
+    if not (m := re.fullmatch(r"(\d+):(\d+):(\d+):(\d+)", max_time)):
+        raise ValueError("must have the form DD:HH:MM:SS, such as 00:01:30:00")
+    days, hours, minutes, seconds = map(int, m.groups())
+    if not any((days, hours, minutes, seconds)):
+        raise ValueError("leaves no time to train; set it above 0, or null for no limit")
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _is_time(text: str) -> str:
+    seconds_of(text)
+    return text
 
 
 @dataclass(config=CHECKED)
@@ -130,6 +150,18 @@ class OptimConfig:
         lt=1,
     )
 
+    @property
+    def watches(self) -> bool:
+        """Whether the schedule watches a metric, as schedule=plateau does."""
+        return str((self.scheduler or {}).get("_target_", "")).endswith("ReduceLROnPlateau")
+
+    @model_validator(mode="after")
+    def check_interval(self) -> Self:
+        """Raise ValueError if a schedule that steps once per validation is to step more often."""
+        if self.interval == "step" and self.watches:
+            raise ValueError("interval=step: schedule=plateau steps once per validation; set optim.interval=validation")
+        return self
+
 
 @dataclass(config=CHECKED)
 class EarlyStoppingConfig:
@@ -153,7 +185,7 @@ class TrainerConfig:
     max_steps: Annotated[int, Field(ge=1, le=2**53)] | Literal[-1] = field(
         -1, "end after this many steps; -1: no limit"
     )
-    max_time: str | None = field(
+    max_time: Annotated[str, AfterValidator(_is_time)] | None = field(
         None, "DD:HH:MM:SS; when it is over, training stops, and the run is tested and can be resumed"
     )
     batch_size: int = field(
@@ -202,6 +234,21 @@ class TrainerConfig:
     validate_every: Count = field(1, "validate every N epochs")
     validate_every_n_steps: Count | None = field(None, "or validate every N batches; replaces validate_every")
     early_stopping: EarlyStoppingConfig = field(EarlyStoppingConfig)
+
+    @model_validator(mode="after")
+    def check_steps(self) -> Self:
+        """Raise ValueError if keys of steps do not fit each other."""
+        if self.cuda_graphs and self.compile is False:
+            raise ValueError("cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
+        if self.cuda_graphs and self.accumulate > 1:
+            why = f"a graph overwrites the gradients that trainer.accumulate={self.accumulate} keeps for a later batch"
+            raise ValueError(f"cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
+        if self.validate_every_n_steps is not None and self.validate_every_n_steps % self.accumulate:
+            raise ValueError(
+                f"validate_every_n_steps={self.validate_every_n_steps}: must be a multiple of "
+                f"trainer.accumulate={self.accumulate}, because checkpoints do not store accumulated gradients"
+            )
+        return self
 
 
 @dataclass(config=CHECKED)

@@ -153,7 +153,7 @@ def begin(cfg: RunConfig, files: SplitFiles | None, world_size: int, restarts: i
     say(f"run folder: {path}")
     if cfg.trainer.threads is None and (cores := allowed_cores()).why:
         say(f"CPU cores: {cores}")
-    interrupts.advise(f"resume it with resume={path}")
+    interrupts.advise(f"go on with resume={path}")
     prepared = prepare(cfg, folder, files)
     starts.begin(path, _facts(cfg, folder, prepared, world_size))
     rows = prepared.info["rows"]

@@ -18,7 +18,8 @@ from recsys.data.features.row_contents import targets
 from recsys.data.prepare.check_data import SplitFiles
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.passes import Build
-from recsys.data.prepare.prepared import Prepared, find_damage, finish, plan_build
+from recsys.data.prepare.plan_build import plan_build
+from recsys.data.prepare.prepared import Prepared, find_damage, finish
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 from recsys.files.manifest import UNREADABLE, DamagedFile, read_json

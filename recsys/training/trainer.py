@@ -16,7 +16,8 @@ from recsys.distributed.ranks import ALONE, Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
 from recsys.job.build import make, make_scheduler
 from recsys.job.check_config import monitor_of
-from recsys.job.run_config import RunConfig, seconds_of
+from recsys.job.run_config import RunConfig
+from recsys.schema.run_schema import seconds_of
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, Record, StopEarly, Throughput

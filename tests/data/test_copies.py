@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from recsys.config.compose import compose
 from recsys.follow.follow_settings import SliceCheckConfig
 from recsys.follow.partition_checks import PartitionRows, check_partition, save_references
+from recsys.job.run_config import RunConfig
 from recsys.new.propose import propose
 from recsys.preprocess import copies, preprocess
 
@@ -61,7 +62,7 @@ def test_copies_in_new_files(again: int) -> None:
 def test_a_day_in_another_unit_of_time_is_refused(tmp_path: Path) -> None:
     for name, factor in (("day1", 1), ("day2", 1), ("day3", 1000)):
         ROWS.with_columns(pl.col("ts") * factor).write_csv(f"raw/{name}.csv")
-    cfg = config("train")
+    cfg = RunConfig.of(config("train"))
     save_references(tmp_path / "ref", PartitionRows(cfg, ("day1.csv",)), tmp_path / "none")
     failed = {}
     for day in ("day2", "day3"):

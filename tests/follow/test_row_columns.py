@@ -13,7 +13,8 @@ from following import DAYS, fake_artefact, followed, settings_file
 
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import LABEL
-from recsys.data.prepare.prepared import finish, plan_build
+from recsys.data.prepare.plan_build import plan_build
+from recsys.data.prepare.prepared import finish
 from recsys.data.samples.drifting import write_days
 from recsys.follow import cycle
 from recsys.follow.column_reference import Reference
