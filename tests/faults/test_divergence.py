@@ -65,7 +65,7 @@ def test_the_loss_of_the_last_step(commands: Commands, monkeypatch: pytest.Monke
 
     def unseen(self: module.RecsysModule, *arguments: object) -> torch.Tensor:
         loss = step(self, *arguments)  # type: ignore[arg-type]
-        self._loss = loss * torch.nan
+        self.step.loss = loss * torch.nan
         return loss
 
     monkeypatch.setattr(module.RecsysModule, "training_step", unseen)
