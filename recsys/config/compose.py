@@ -105,6 +105,11 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
     return cfg
 
 
+def parsed(command: str, overrides: Sequence[str] = ()) -> Any:
+    """Return the config that a command would run with as an object of its schema. Raises UserError as `compose`."""
+    return object_of(COMMANDS[command], compose(command, overrides))
+
+
 def compose_with_choices(
     command: str, overrides: Sequence[str] = ()
 ) -> tuple[DictConfig, dict[str, str | None], dict[str, list[str]]]:

@@ -18,9 +18,9 @@ from recsys.base.errors import UserError
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import single_valued
 from recsys.data.features.dense_columns import DenseColumn
-from recsys.data.features.encoders import Identity
 from recsys.data.features.raw_types import STYLES, RawBoolean, RawType, RawWhole
 from recsys.data.features.steps import Clip, FillMean, Log, MinMax, Params, Standardise, Transform
+from recsys.data.features.value_types import RowNumber
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.graphs import ML, ML_OPSET, OPSET
 from recsys.ranges import FLOAT32_MAX
@@ -71,9 +71,9 @@ class Transforms:
         columns = []
         for name in single_valued(features):
             c = data.sparse_columns[name]
-            if isinstance(c.encoder, Identity):
+            if isinstance(c.value_type, RowNumber):
                 x = self._input(c.column, TensorProto.DOUBLE)
-                row = self._clipped(self._add("Floor", [x]), np.array(0.0), np.array(c.encoder.rows - 1.0))
+                row = self._clipped(self._add("Floor", [x]), np.array(0.0), np.array(c.value_type.rows - 1.0))
                 # -1, whose vector is zero, for what is no row, NaN among it
                 x = self._add("Where", [self._add("Equal", [row, x]), row, self._constant(np.array(-1.0))])
                 columns.append(self._add("Cast", [x], to=TensorProto.INT64))

@@ -97,12 +97,11 @@ class RankingKind(ModelKind):
         return None
 
     def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
-        from recsys.data.features.encoders import Identity
         from recsys.evaluation.evaluators import LabelsEvaluator
 
         m = cfg.metrics
         ks = m.k if features.grouped else ()
-        every_id_known = m.gauc is not None and isinstance(cfg.data.sparse_columns[m.gauc].encoder, Identity)
+        every_id_known = m.gauc is not None and cfg.data.sparse_columns[m.gauc].encoder.knows_all
         return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks), every_id_known=every_id_known)
 
     def build_task(

@@ -201,7 +201,7 @@ class ColumnFeatures:
             parser = NumberParser.from_column(self._fitted.data.source, raw.name, raw.dtype)
             if isinstance(c.value_type, RowNumber):
                 parser = replace(parser, thousands=None, decimal=".", exact=True)
-            ids = c.encoder.ids_of_numbers(self._fitted.quantiles.get(name, ()))
+            ids = c.encoder.ids_of_numbers(self._fitted.encoders.get(name, []))
             self._numbers.add_ids(parser, self._place(raw.name), self._singles[name], ids)
             return True
         lookup = Lookup.from_column(data, raw, self._place(raw.name), self._fitted.indexes[name], c.encoder)

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.features.arrays import Arrays
-from recsys.data.features.encoders import Encoder, Hash
+from recsys.data.features.encoders import Encoder
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_index import ValueIndex, buckets_of_crcs
 from recsys.online.raw_columns import Cells, RawColumn, text_cleaner
@@ -86,7 +86,7 @@ class Lookup:
     def from_column(
         cls, data: ResolvedData, column: RawColumn, place: int, index: ValueIndex | None, encoder: Encoder | None = None
     ) -> Lookup | None:
-        """Return the lookup of a column; None for a column whose type only polars converts to text.
+        """Return the lookup of a column; None if only polars converts its type to text, or looks its text up.
 
         Args:
             data: the data's config, which says how text is cleaned.
@@ -96,12 +96,12 @@ class Lookup:
             encoder: of a sparse feature; it says how many buckets a hash has.
         """
         read = _text_reader(data, column)
-        if read is None:
+        if read is None or (index is None and encoder is not None and encoder.buckets_of_crc is None):
             return None
         compute = partial(_crc, read) if index is None else partial(_look_up, read, index)
         kinds = (str, type(None), int) if column.dtype.is_integer() else (str, type(None))
         direct = column.is_exact and text_cleaner(data.source, column.name) is None
-        return cls(place, index, direct, Memo(compute, kinds), encoder.buckets if isinstance(encoder, Hash) else 1)
+        return cls(place, index, direct, Memo(compute, kinds), (encoder and encoder.buckets_of_crc) or 1)
 
     def results(self, cells: Cells) -> Iterator[int]:
         """Return ids, or CRC-32s if the column is hashed."""

@@ -10,7 +10,6 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted
-from recsys.data.features.encoders import Vocabulary
 from recsys.data.features.row_sources import Cross, Pattern
 
 NEARLY_ALL = 0.95  # of at least FEWEST values, which shows that a column is not that of the training rows
@@ -31,7 +30,7 @@ class UnknownValues:
         self._features = {
             name: c
             for name, c in fitted.data.sparse_columns.items()
-            if isinstance(c.encoder, Vocabulary) and c.look_back is None and not isinstance(c.source, Cross | Pattern)
+            if c.encoder.vocabulary is not None and c.look_back is None and not isinstance(c.source, Cross | Pattern)
         }
         self._counts: dict[str, np.ndarray] = {}  # given and unknown values
         self._examples: dict[str, str] = {}
@@ -71,8 +70,9 @@ class UnknownValues:
         c = self._features[name]
         held = self._fitted.vocabularies[c.table]["value"]
         examples = held.filter(held != "").head(3).sort().to_list()
-        assert isinstance(c.encoder, Vocabulary)
-        rare = f", or are rarer than min_count={c.encoder.min_count}" * (c.encoder.min_count > 1)
+        rules = c.encoder.vocabulary
+        assert rules is not None
+        rare = f", or are rarer than min_count={rules.min_count}" * (rules.min_count > 1)
         which = f"which hold {', '.join(map(repr, examples)) or 'none'}{', ...' * (len(held) > 3)}"
         counted = f"{unknown:,} of {given:,} values, such as {self._examples[name]!r}, "
         return f"{c.column}: {counted}are not in the training rows, {which}{rare}"

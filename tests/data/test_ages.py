@@ -161,7 +161,7 @@ def test_buckets_are_quantiles_of_the_training_rows(tmp_path: Path) -> None:
     trains[order[: done["train"].height]] = True
     known = np.concatenate([a for a, t in zip(ages, trains, strict=True) if t])
     bounds = np.unique(np.quantile(known[~np.isnan(known)], np.arange(1, BUCKETS) / BUCKETS))
-    assert prepared.fitted.quantiles == {"ages": bounds.tolist()} and len(bounds) == BUCKETS - 1
+    assert prepared.fitted.encoders == {"ages": bounds.tolist()} and len(bounds) == BUCKETS - 1
     ids = [np.where(np.isnan(a), BUCKETS + 1, 1 + np.searchsorted(bounds, a)).tolist() for a in ages]
     expected = [x for x, t in zip(ids, trains, strict=True) if t]
     assert done["train"]["ages"].to_list() == expected

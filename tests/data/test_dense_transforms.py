@@ -247,7 +247,7 @@ def test_what_was_saved_before_there_were_encodings_and_quantiles(tmp_path: Path
     learnt = learn(data, frame)
     learnt.save(tmp_path / "run")
     state = json.loads((tmp_path / "run" / "transforms.json").read_text())
-    del state["quantiles"], state["data"]["dense"]["x"]["cyclic"]
+    del state["encoders"], state["data"]["dense"]["x"]["cyclic"]
     for key in ("quantiles", "cross", "pattern"):
         del state["data"]["sparse"]["s"][key]
     (tmp_path / "run" / "transforms.json").write_text(json.dumps(state))

@@ -68,7 +68,7 @@ def test_quantile_buckets() -> None:
     data = of_yaml("sparse: {age: {quantiles: 4}, same: {column: z, quantiles: 3}}")
     frame = rows(data, age=[*range(1, 101), None], z=[7] * 101)
     learnt = learn(data, frame.head(40), frame.tail(-40))
-    np.testing.assert_allclose(learnt.quantiles["age"], np.quantile(np.arange(1, 101), [0.25, 0.5, 0.75]))
+    np.testing.assert_allclose(learnt.encoders["age"], np.quantile(np.arange(1, 101), [0.25, 0.5, 0.75]))
     assert {f.name: f.cardinality for f in learnt.features.sparse} == {"age": 6, "same": 5}
     done = learnt.apply(frame)
     assert done["age"].dtype == pl.Int32

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recsys.base.errors import UserError
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.data.samples.sequences import ITEMS, World, write_sample
 from recsys.export import __main__ as export_command
 from recsys.export.artefact import load
@@ -56,7 +56,7 @@ def vectors_run(raw: Path) -> Path:
 
 
 def export(run: Path, output: Path) -> None:
-    cfg = compose("export", [f"run={run}", f"output={output}"])
+    cfg = parsed("export", [f"run={run}", f"output={output}"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["recsys.export", f"run={run}", f"output={output}"])
         export_command._command(cfg)

@@ -15,7 +15,7 @@ import recsys
 from recsys import predict
 from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.follow.trainings import measure
 from recsys.job.check_built import check
 from recsys.online.predictor import Predictor
@@ -417,7 +417,7 @@ def test_histories_of_unknown_items_are_said(
     assert "2 of 2 groups have no known item in their history" in capsys.readouterr().err
     numbers.write_csv(tmp_path / "numbers.csv")
     command = ["predict", f"run={run.path}", f"input={tmp_path}/numbers.csv", f"output={tmp_path}/top.parquet", "k=3"]
-    assert command_line.call(lambda: predict._command(compose(command[0], command[1:])), *command[:1], command[1:]) == 2
+    assert command_line.call(lambda: predict._command(parsed(command[0], command[1:])), *command[:1], command[1:]) == 2
     assert "error: item: 16 of 16 values" in capsys.readouterr().err and not (tmp_path / "top.parquet").exists()
     with pytest.raises(UserError, match=r'^user=7: no row has this user in .*; keys look like "u0"$'):
         run.recommend(user=7)

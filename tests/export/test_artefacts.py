@@ -22,7 +22,7 @@ from tritonclient.grpc import model_config_pb2
 
 import recsys
 from recsys.base.errors import UserError
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.export import __main__ as export
 from recsys.export.artefact import Artefact, load
 from recsys.export.artefact.load_artefact import model_of
@@ -64,7 +64,7 @@ def export_run(run: Path, output: Path, *overrides: str) -> str | None:
 def cli_call(command: str, arguments: list[str]) -> tuple[int, str | None]:
     before, sys.argv = sys.argv, [f"recsys.{command}", *arguments]
     try:
-        cfg = compose(command, arguments)
+        cfg = parsed(command, arguments)
         export._command(cfg)
     except UserError as e:
         return 2, str(e)

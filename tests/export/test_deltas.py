@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.config.compose import compose
+from recsys.config.compose import parsed
 from recsys.data.features.value_index import LayeredResults, ValueIndex
 from recsys.export import __main__ as export
 from recsys.export import write_delta as write_delta_module
@@ -281,7 +281,7 @@ def command(*arguments: str) -> str | None:
     words = ("action", "artefact", "delta")
     before, sys.argv = sys.argv, ["recsys.export", *arguments]
     try:
-        export._command(compose("export", command_line.named_words(words, "")))
+        export._command(parsed("export", command_line.named_words(words, "")))
     except UserError as e:
         return str(e)
     finally:

@@ -12,7 +12,7 @@ from fake_triton import config_of
 
 from recsys.base.errors import UserError
 from recsys.base.packages import install_command
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.export import __main__ as export
 from recsys.export.artefact import load, load_artefact, session
 from recsys.export.artefact.session import CPU, CUDA, open_session, providers
@@ -28,7 +28,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("dlrm")
     data = ["data=criteo", "data.sample.rows=3000", f"data.prepared={home / 'prepared'}"]
     train(compose("train", ["model=dlrm", *data, "trainer.threads=1", "trainer.batch_size=256", f"run_dir={home}/run"]))
-    export._command(compose("export", [f"run={home}/run", f"output={home}/model", "triton=true", "name=clicks"]))
+    export._command(parsed("export", [f"run={home}/run", f"output={home}/model", "triton=true", "name=clicks"]))
     return home / "model"
 
 
@@ -129,7 +129,7 @@ def test_other_devices_are_refused(tmp_path: Path, artefact: Path) -> None:
         compose("serve", [f"models={artefact}", "device=gpu"])
     from recsys import serve
 
-    cfg = compose("serve", ["pipeline_file=x.yaml", "device=cuda"])
+    cfg = parsed("serve", ["pipeline_file=x.yaml", "device=cuda"])
     with pytest.raises(UserError, match=r"^device=cuda: applies to a model; "):
         serve._command(cfg)
 

@@ -16,7 +16,7 @@ import pytest
 from storage_faults import DAMAGES, copy
 
 from recsys.base.errors import UserError
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.export import __main__ as export
 from recsys.export.artefact import load, session
 from recsys.export.artefact.verify import verify
@@ -30,7 +30,7 @@ SMALL = ["trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=256"]
 def exported(folder: Path, *overrides: str, options: tuple[str, ...] = ()) -> Path:
     run, output = folder / "run", folder / "artefact"
     train(compose("train", [*overrides, *SMALL, f"data.prepared={folder / 'prepared'}", f"run_dir={run}"]))
-    export._command(compose("export", [f"run={run}", f"output={output}", *options]))
+    export._command(parsed("export", [f"run={run}", f"output={output}", *options]))
     return output
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.export import __main__ as export
 from recsys.export.artefact import load
 from recsys.export.artefact.session import CUDA, providers
@@ -26,7 +26,7 @@ def test_a_model_is_served_on_the_gpu(model: str, data: str, tmp_path: Path) -> 
     assert providers("auto")[0][0] == CUDA
     prepared = f"data.prepared={tmp_path / 'prepared'}"
     train(compose("train", [f"model={model}", f"data={data}", "debug=fast", prepared, f"run_dir={tmp_path / 'run'}"]))
-    export._command(compose("export", [f"run={tmp_path / 'run'}", f"output={tmp_path / 'model'}"]))
+    export._command(parsed("export", [f"run={tmp_path / 'run'}", f"output={tmp_path / 'model'}"]))
     on_gpu, on_cpu = (load(tmp_path / "model", device=device) for device in ("cuda", "cpu"))
     if on_cpu.kind == "ranking":
         outputs = [m.run(m.features(m.example)) for m in (on_gpu, on_cpu)]

@@ -11,7 +11,7 @@ import pytest
 
 from recsys import feature_store
 from recsys.base.errors import UserError
-from recsys.config.compose import compose
+from recsys.config.compose import parsed
 from recsys.schema.data_schema import EngineConfig
 from recsys.store.aggregates import FUNCTIONS, Aggregate, microseconds_of_age
 from recsys.store.views import View
@@ -261,7 +261,7 @@ def test_the_command(session: SparkSession, tmp_path: Path, monkeypatch: pytest.
     pl.DataFrame({"k": ["a", "b"], "ts": [2, 2]}).write_parquet("rows.parquet")
     Path("f.yaml").write_text("v: {files: v.parquet, key: k, time: t, columns: [x]}")
     words = ["definition=f.yaml", "input=rows.parquet", "time=ts", "output=out", "engine=spark"]
-    feature_store._command(compose("feature_store", ["action=join", *words, "engine.master=local[2]"]))
+    feature_store._command(parsed("feature_store", ["action=join", *words, "engine.master=local[2]"]))
     assert pl.read_parquet("out").to_dicts() == [{"k": "a", "ts": 2, "x": 5}, {"k": "b", "ts": 2, "x": None}]
     assert session.range(1).count() == 1
     for given, message in (
@@ -275,4 +275,4 @@ def test_the_command(session: SparkSession, tmp_path: Path, monkeypatch: pytest.
         (["action=materialise", *words], "engine=spark: applies to join, not to materialise; leave it out"),
     ):
         with pytest.raises(UserError, match=f"^{message}"):
-            feature_store._command(compose("feature_store", given))
+            feature_store._command(parsed("feature_store", given))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -20,34 +20,44 @@ from recsys.schema.data_schema import SparseConfig
 EVICT = {"age": ("seen", "count"), "count": ("count", "seen")}  # what the rows to be taken are sorted by
 Lookup = Callable[[pl.Expr], pl.Expr]  # text or codes -> the Int32 index of each value
 IdsOfNumbers = Callable[[np.ndarray], np.ndarray]  # (rows,) float64 -> (rows,) ids; ValueError if there is none
+State = list[float] | dict[str, float]  # what an encoder has learnt, as JSON holds it
 
 
 @dataclass(frozen=True)
 class Encoder(ABC):
     """How values become ids. Two encoders are equal if they give equal ids to equal vocabularies.
 
-    An encoder's fields are the keys of a sparse feature that apply to it.
+    An encoder's fields are the keys of a sparse feature that apply to it. An encoder of text has a `vocabulary`, or
+    implements `look_up`; one of numbers implements `ids` and `ids_of_numbers`. docs/how_to/add/encoder.md adds one.
 
     encode: its name in YAML
+    chosen_by: the key that chooses it instead of its name; None for the key `encode`
     excludes: other keys that it cannot be used with, and the reason
+    suffix: of the kind of a feature in data profiles
+    pretrained: whether its table may start from vectors of the values
+    in_graphs: whether a graph of ONNX can hold it
+    knows_all: whether each value has a row of its own, also those that training has not seen
     """
 
     encode: ClassVar[str]
+    chosen_by: ClassVar[str | None] = None
     excludes: ClassVar[tuple[tuple[str, str], ...]] = ()
-    suffix: ClassVar[str] = ""  # of the kind of a feature in data profiles
-    pretrained: ClassVar[bool] = False  # a table may start from vectors of the values
+    suffix: ClassVar[str] = ""
+    pretrained: ClassVar[bool] = False
+    in_graphs: ClassVar[bool] = False
+    knows_all: ClassVar[bool] = False
 
     @staticmethod
     def from_config(entry: FeatureEntry[SparseConfig]) -> Encoder:
         """Return the encoder of a sparse feature."""
         c, own, where = entry.full, entry.own, entry.key
-        name = Quantiles.encode if c.quantiles is not None else c.encode or Vocabulary.encode
-        encoder = ENCODERS.get(name)
-        if encoder is None or (encoder is Quantiles and c.quantiles is None):
-            names = [n for n, e in ENCODERS.items() if e is not Quantiles]
-            raise UserError(f"{where}.encode={c.encode}: unknown{did_you_mean(name, names)}")
-        shown = name if encoder is Quantiles else f"encode={name}"
-        keys = {f.name for f in fields(encoder)} | ({"encode"} if encoder is not Quantiles else set())
+        named = {name: e for name, e in ENCODERS.items() if e.chosen_by is None}
+        chosen = next((e for e in ENCODERS.values() if e.chosen_by and getattr(c, e.chosen_by) is not None), None)
+        encoder = chosen or named.get(name := c.encode or Vocabulary.encode)
+        if encoder is None:
+            raise UserError(f"{where}.encode={c.encode}: unknown{did_you_mean(name, named)}")
+        shown = encoder.chosen_by or f"encode={encoder.encode}"
+        keys = {f.name for f in fields(encoder)} | (set() if encoder.chosen_by else {"encode"})
         for key in ("encode", "buckets", "min_count"):
             if (given := getattr(own, key)) is not None and key not in keys:
                 raise UserError(f"{where}.{key}={given}: does not apply to {shown}; remove one of them")
@@ -72,14 +82,37 @@ class Encoder(ABC):
 
     @property
     def known_rows(self) -> int | None:
-        """The number of rows of the table; None if it depends on the training rows."""
+        """The number of rows of the table; None if a vocabulary decides it."""
+        return None
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The rules of the table's vocabulary, in which text is looked up; None if there is none."""
+        return None
+
+    @property
+    def ranges(self) -> int | None:
+        """The number of ranges of numbers that share a row; None if rows are of values."""
+        return None
+
+    @property
+    def buckets_of_crc(self) -> int | None:
+        """The number of buckets of text's CRC-32, which single rows are hashed into quickly; None for other lookups."""
         return None
 
     def statistic(self) -> Counts | ValueSample | None:
         """Return the statistic to collect from the training split; None if nothing is fitted."""
         return None
 
-    def ids(self, x: pl.Expr, look_up: Lookup | None, bounds: Sequence[float]) -> pl.Expr:
+    def fit(self, seen: Any) -> State:
+        """Return what is learnt from the statistic: the ValueSample, or a frame (value, count) of Counts."""
+        raise NotImplementedError
+
+    def look_up(self, values: pl.Series, state: State) -> pl.Series:
+        """Return the ids of text without a vocabulary, (rows,) -> (rows,)."""
+        raise NotImplementedError
+
+    def ids(self, x: pl.Expr, look_up: Lookup | None, state: State) -> pl.Expr:
         """Return the ids of values.
 
         Args:
@@ -88,9 +121,13 @@ class Encoder(ABC):
         assert look_up is not None
         return look_up(x)
 
-    def ids_of_numbers(self, bounds: Sequence[float]) -> IdsOfNumbers:
+    def ids_of_numbers(self, state: State) -> IdsOfNumbers:
         """Return the function from float64 numbers, NaN if missing, to ids, for encoders of numbers."""
         raise NotImplementedError
+
+    def values_of_rows(self, vocabulary: pl.DataFrame) -> pl.DataFrame:
+        """Return the values that have a row, as text, and their ids: (value, id). For those that are `pretrained`."""
+        return vocabulary.select("value", "id")
 
     @abstractmethod
     def describe(self) -> str:
@@ -109,7 +146,7 @@ class Vocabulary(Encoder):
     """
 
     encode = "vocabulary"
-    pretrained = True
+    pretrained = in_graphs = True
     min_count: int = field(default=1, compare=False)
     capacity: int | None = field(default=None, compare=False)
     evict: str | None = field(default=None, compare=False)
@@ -118,11 +155,15 @@ class Vocabulary(Encoder):
     @classmethod
     def strictest(cls, encoders: Iterable[Encoder]) -> Vocabulary:
         """Return the rules of a table that several features share."""
-        rules = [e for e in encoders if isinstance(e, Vocabulary)]
+        rules = [e.vocabulary for e in encoders if e.vocabulary is not None]
         capacity = min((e.capacity for e in rules if e.capacity is not None), default=None)
         admit = min((e.admit for e in rules if e.admit is not None), default=None)
         evict = next((e.evict for e in rules if e.evict), None)
         return cls(max(e.min_count for e in rules), capacity, evict, admit)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self
 
     def statistic(self) -> Counts:
         return Counts()
@@ -143,8 +184,11 @@ class Hash(Encoder):
     def known_rows(self) -> int:
         return self.buckets + 1
 
-    def look_up(self, values: pl.Series) -> pl.Series:
-        """Return the ids of text, (rows,) -> (rows,)."""
+    @property
+    def buckets_of_crc(self) -> int:
+        return self.buckets
+
+    def look_up(self, values: pl.Series, state: State) -> pl.Series:
         return bucket_ids(values.fill_null(""), self.buckets)
 
     def describe(self) -> str:
@@ -162,7 +206,7 @@ class Identity(Encoder):
         ("difference", "a difference is not a row of a table"),
     )
     suffix = ", id"
-    pretrained = True
+    pretrained = in_graphs = knows_all = True
     rows: int
 
     @property
@@ -177,16 +221,19 @@ class Identity(Encoder):
     def known_rows(self) -> int:
         return self.rows
 
-    def ids(self, x: pl.Expr, look_up: Lookup | None, bounds: Sequence[float]) -> pl.Expr:
+    def ids(self, x: pl.Expr, look_up: Lookup | None, state: State) -> pl.Expr:
         return x.cast(pl.Int32)
 
-    def ids_of_numbers(self, bounds: Sequence[float]) -> IdsOfNumbers:
+    def ids_of_numbers(self, state: State) -> IdsOfNumbers:
         def ids(x: np.ndarray) -> np.ndarray:
             if not ((x >= 0) & (x < self.rows) & (x == np.floor(x))).all():
                 raise ValueError
             return x.astype(np.int32)
 
         return ids
+
+    def values_of_rows(self, vocabulary: pl.DataFrame) -> pl.DataFrame:
+        return pl.DataFrame({"value": [str(i) for i in range(self.rows)], "id": range(self.rows)})
 
     def describe(self) -> str:
         return f"value is the row number (table of {self.rows:,} rows)"
@@ -199,7 +246,7 @@ class Quantiles(Encoder):
     A bucket is (lower bound, upper bound]; equal bounds are merged.
     """
 
-    encode = "quantiles"
+    encode = chosen_by = "quantiles"
     quantiles: int
 
     @property
@@ -214,22 +261,26 @@ class Quantiles(Encoder):
     def known_rows(self) -> int:
         return self.quantiles + 2  # one row a bucket, row 0 (unused) and one for missing values
 
+    @property
+    def ranges(self) -> int:
+        return self.quantiles
+
     def statistic(self) -> ValueSample:
         return ValueSample()
 
-    def fit(self, sample: ValueSample) -> list[float]:
+    def fit(self, seen: ValueSample) -> list[float]:
         """Return the bounds of the buckets."""
-        return sorted(set(sample.quantiles([i / self.quantiles for i in range(1, self.quantiles)])))
+        return sorted(set(seen.quantiles([i / self.quantiles for i in range(1, self.quantiles)])))
 
-    def ids(self, x: pl.Expr, look_up: Lookup | None, bounds: Sequence[float]) -> pl.Expr:
-        edges = pl.Series([*bounds], dtype=pl.Float64)
+    def ids(self, x: pl.Expr, look_up: Lookup | None, state: State) -> pl.Expr:
+        edges = pl.Series([*state], dtype=pl.Float64)
         bucket = x.map_batches(
             lambda s: edges.search_sorted(s, side="left").cast(pl.Int32) + 1, return_dtype=pl.Int32, is_elementwise=True
         )
         return pl.when(x.is_null()).then(pl.lit(self.quantiles + 1, pl.Int32)).otherwise(bucket)
 
-    def ids_of_numbers(self, bounds: Sequence[float]) -> IdsOfNumbers:
-        edges = np.array(bounds, np.float64)
+    def ids_of_numbers(self, state: State) -> IdsOfNumbers:
+        edges = np.array([*state], np.float64)
         return lambda x: np.where(np.isnan(x), self.quantiles + 1, 1 + np.searchsorted(edges, x, side="left"))
 
     def describe(self) -> str:

@@ -13,7 +13,7 @@ import polars as pl
 
 from recsys.data.features.blocks import HISTORY, LABEL, ROW
 from recsys.data.features.dense_columns import DenseColumn
-from recsys.data.features.encoders import Quantiles, Vocabulary
+from recsys.data.features.encoders import State, Vocabulary
 from recsys.data.features.find_types import Types, canonical_values
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.label_columns import fit_labels, fit_weight, kept_columns, label_statistics
@@ -63,7 +63,7 @@ class StatisticsPass:
     def _columns_of_unseen(self, name: str) -> tuple[str, ...]:
         """Return the columns whose values have rows even if the training split lacks them (min_count=0)."""
         encoder = self.data.sparse_columns[name].encoder
-        if not isinstance(encoder, Vocabulary) or encoder.min_count:
+        if encoder.vocabulary is None or encoder.vocabulary.min_count:
             return ()
         return (name, *self.data.query_columns) if name == self.data.item_feature else (name,)
 
@@ -155,7 +155,7 @@ def fit(data: ResolvedData, training: Training, types: Types | None = None) -> F
     """
     dense, sparse = data.dense_columns, data.sparse_columns
     params: dict[str, list[Params]] = {name: [] for name in dense}
-    bounds: dict[str, list[float]] = {}
+    states: dict[str, State] = {}
     vocabularies: dict[str, pl.DataFrame] = {}
     labels, mean_weight = tuple[Label, ...](), 1.0
     contents: Contents | None = None
@@ -170,14 +170,15 @@ def fit(data: ResolvedData, training: Training, types: Types | None = None) -> F
             params[name].append(dense[name].steps[len(params[name])].fit(table))
         if first:
             vocabularies = _vocabularies(sparse, training, data.item_feature)
-            for name, c in sparse.items():
-                if isinstance(c.encoder, Quantiles) and isinstance(sample := merged[name], ValueSample):
-                    bounds[name] = c.encoder.fit(sample)
+            for name, of_feature in _sparse_statistics(data):
+                if (encoder := sparse[name].encoder).vocabulary is None:
+                    counted = isinstance(of_feature, Counts)
+                    states[name] = encoder.fit(training.total([name], ["value"], 1) if counted else merged[name])
             contents = seen.contents
             labels, mean_weight = fit_labels(data, seen.rows, merged), fit_weight(data, merged)
         first = False
     of_text = None if types is None else dict(types)
-    return Fitted(data, params, vocabularies, {}, bounds, None, labels, mean_weight, types=of_text, contents=contents)
+    return Fitted(data, params, vocabularies, {}, states, None, labels, mean_weight, types=of_text, contents=contents)
 
 
 def _next_statistics(
@@ -218,7 +219,7 @@ def vocabulary_tables(sparse: Mapping[str, SparseColumn], item: str | None) -> d
     """
     features: dict[str, list[str]] = {}
     for name, c in sparse.items():
-        if isinstance(c.encoder, Vocabulary):
+        if c.encoder.vocabulary is not None:
             features.setdefault(c.table, []).append(name)
     features = {table: [item] if item in names else names for table, names in features.items()}
     return {t: (names, Vocabulary.strictest(sparse[n].encoder for n in names)) for t, names in features.items()}

@@ -13,7 +13,7 @@ import polars as pl
 from recsys.base.parsing import parse
 from recsys.data.features.blocks import CONTENTS, ITEM, ROW, WEIGHT
 from recsys.data.features.dense_columns import LookedUpVector
-from recsys.data.features.encoders import Hash, Lookup
+from recsys.data.features.encoders import Lookup, State
 from recsys.data.features.find_types import canonical_values
 from recsys.data.features.label_columns import kept_columns
 from recsys.data.features.raw_types import RawType
@@ -72,7 +72,7 @@ class Fitted:
     dense: for each dense feature, the fitted parameters of each step
     vocabularies: for each table with a vocabulary, a frame (value, count, id)
     vectors: for each dense feature with vectors, the vectors
-    quantiles: for each sparse feature of quantiles, the bounds of the buckets
+    encoders: for each sparse feature whose encoder learns more than a vocabulary, what it has learnt
     items: the item table, if data.items.file is set
     labels: the labels; the labels of an older folder lack what is fitted
     mean_weight: the mean weight of the training rows
@@ -87,7 +87,7 @@ class Fitted:
     dense: dict[str, list[Params]]
     vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)
     vectors: dict[str, Vectors] = field(default_factory=dict)
-    quantiles: dict[str, list[float]] = field(default_factory=dict)
+    encoders: dict[str, State] = field(default_factory=dict)
     items: ItemTable | None = None
     labels: tuple[Label, ...] = ()
     mean_weight: float = 1.0
@@ -180,7 +180,7 @@ class Fitted:
             data=data,
             dense={n: self.dense[n] for n in data.dense_columns},
             vectors={n: v for n, v in self.vectors.items() if n in data.dense_columns},
-            quantiles={n: v for n, v in self.quantiles.items() if n in data.sparse_columns},
+            encoders={n: v for n, v in self.encoders.items() if n in data.sparse_columns},
             items=self.items if self.data.item_feature in sparse else None,
         )
         shared = {"indexes": {n: self.indexes[n] for n in data.text_columns}, "_tables": self._tables}
@@ -236,7 +236,7 @@ class Fitted:
         for name, s in self.data.sparse_columns.items():
             lookup = self._lookup(name, s.value_type, indices)
             x = pl.element() if s.is_list else pl.col(name)
-            ids = s.encoder.ids(x, lookup, self.quantiles.get(name, ()))
+            ids = s.encoder.ids(x, lookup, self.encoders.get(name, []))
             if s.is_list:
                 ids = pl.col(name).list.eval(ids).fill_null([]).cast(pl.List(pl.Int32))
             if s.sequence and sequences is not None and sequences.pad is not None:  # to max_length + 1 ids
@@ -258,7 +258,7 @@ class Fitted:
 
     @cached_property
     def indexes(self) -> Mapping[str, ValueIndex | None]:
-        """The table in which the text of each column of parsed rows is looked up; None if it is hashed."""
+        """The table in which the text of each column of parsed rows is looked up; None if it has no vocabulary."""
         return {name: self._index(name) for name in self.data.text_columns}
 
     def _index(self, name: str) -> ValueIndex | None:
@@ -271,9 +271,8 @@ class Fitted:
     def _text_lookup(self, name: str, index: ValueIndex | None) -> TextLookup:
         if index is not None:
             return index.look_up
-        hashed = self.data.sparse_columns[name].encoder
-        assert isinstance(hashed, Hash)
-        return hashed.look_up
+        look_up, state = self.data.sparse_columns[name].encoder.look_up, self.encoders.get(name, [])
+        return lambda values: look_up(values, state)
 
     @cached_property
     def _tables(self) -> dict[str, ValueIndex]:
@@ -315,7 +314,7 @@ class Fitted:
         columns = {} if self.types is None else {"columns": {n: t.to_json() for n, t in self.types.items()}}
         self.features.save(folder / "features.json", columns)
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
-        state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
+        state = {"version": 1, "data": asdict(self.data), "dense": dense, "encoders": self.encoders}
         state |= {"labels": [label.to_json() for label in self.labels], "mean_weight": self.mean_weight}
         state |= {"trainings": self.trainings} if self.trainings else {}
         write_text(folder / TRANSFORMS, json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
@@ -330,7 +329,7 @@ class Fitted:
         data = resolve(parse(DataConfig, state["data"]))
         if (folder / RAW_SCHEMA).is_file():  # older folders do not name the zones of their times
             data = with_zones(data, pl.read_parquet_schema(folder / RAW_SCHEMA))
-        tables = {c.table for c in data.sparse_columns.values() if c.encoder.known_rows is None}
+        tables = {c.table for c in data.sparse_columns.values() if c.encoder.vocabulary is not None}
 
         def table(kind: str, name: str) -> pl.DataFrame:
             file = manifest.inside(folder, f"{kind}/{name}.parquet")
@@ -348,7 +347,7 @@ class Fitted:
         }
         items = ItemTable.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
         labels = tuple(Label.from_json(x) for x in state.get("labels", []))
-        quantiles, mean_weight = state.get("quantiles", {}), state.get("mean_weight", 1.0)
+        encoders, mean_weight = state.get("encoders", state.get("quantiles", {})), state.get("mean_weight", 1.0)
         initial = {f.stem: np.load(f, mmap_mode="r") for f in sorted((folder / INITIAL).glob("*.npy"))}
         waiting = {f.stem: table(WAITING, f.stem) for f in sorted((folder / WAITING).glob("*.parquet"))}
         columns = json.loads((folder / "features.json").read_text(encoding="utf-8")).get("columns")
@@ -356,7 +355,7 @@ class Fitted:
         known = table(ENCODINGS, CONTENTS) if (folder / ENCODINGS / f"{CONTENTS}.parquet").is_file() else None
         contents = None if known is None else Contents(known["hash"].to_numpy())
         before = (state.get("trainings", 0), waiting, types, contents)
-        return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight, initial, *before)
+        return cls(data, state["dense"], vocabularies, vectors, encoders, items, labels, mean_weight, initial, *before)
 
     @staticmethod
     def copy(source: Path, target: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from recsys.base.errors import UserError
-from recsys.data.features.encoders import Encoder, Hash, Identity, Quantiles
+from recsys.data.features.encoders import Encoder
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Cross, FeatureEntry, LookBack, RowSource, Separated
 from recsys.data.features.value_types import Moment, ValueType
 from recsys.data.features.vectors import check_vectors
@@ -115,10 +115,8 @@ class SparseColumn:
     @property
     def formless(self) -> str:
         """The part of the feature that ONNX cannot express; empty if there is none."""
-        if isinstance(self.encoder, Hash | Quantiles):
+        if not self.encoder.in_graphs:
             return f"encode: {self.encoder.encode}"
-        if isinstance(self.encoder, Identity) and not self.is_list:
-            return ""
         return "a cross" if isinstance(self.source, Cross) else "a list" if self.is_list else ""
 
     @property

@@ -6,7 +6,6 @@ from pathlib import Path
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
 from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, LINE
-from recsys.data.features.encoders import Hash, Vocabulary
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.label_columns import check_labels
 from recsys.data.features.label_kinds import ClassLabelColumn
@@ -126,7 +125,7 @@ def _check_defaults(data: ResolvedData) -> None:
             if getattr(defaults, name, None) is not None:
                 raise UserError(f"{data.key}.{kind}.{name}: cannot be a default; set it per feature")
     buckets = data.sparse_defaults.buckets
-    if buckets is not None and not any(isinstance(c.encoder, Hash) for c in data.sparse_columns.values()):
+    if buckets is not None and not any(hasattr(c.encoder, "buckets") for c in data.sparse_columns.values()):
         raise UserError(f"{data.key}.sparse_defaults.buckets={buckets}: no feature has encode=hash")
 
 
@@ -205,7 +204,7 @@ def _check_items(data: ResolvedData) -> None:
         raise UserError(f"{where}: needs data.group, {why}")
     item, settings = sparse[name], data.sparse[name]
     is_column = isinstance(item.source, Column) and item.look_back is None and not (settings and settings.per)
-    if not is_column or not isinstance(item.encoder, Vocabulary):
+    if not is_column or item.encoder.vocabulary is None:
         raise UserError(
             f"{where}: must be a single column with encode=vocabulary, without cross, lag, difference, last, split, "
             "pattern or per"

@@ -8,7 +8,6 @@ from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features import InMemory, fit
 from recsys.data.features.blocks import ITEM, LINE, Block
-from recsys.data.features.encoders import Identity
 from recsys.data.features.fitted import Fitted, ItemTable
 from recsys.data.features.grow import grow
 from recsys.data.features.parse import RowParser
@@ -108,7 +107,7 @@ def read_items(
     fitted_items.vectors = vectors
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
     rows = fitted_items.apply(every).with_columns(every[ITEM])
-    ids = [n for n, c in items.sparse_columns.items() if isinstance(c.encoder, Identity) and not c.is_list]
+    ids = [n for n, c in items.sparse_columns.items() if not c.is_list]
     return ItemTable(fitted_items, rows.with_columns(pl.col(ids).fill_null(0)))  # items without a row have no id
 
 

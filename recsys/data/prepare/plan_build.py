@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from recsys.base.errors import UserError
-from recsys.data.features.encoders import Vocabulary
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_contents import targets
 from recsys.data.prepare.check_data import SplitFiles, check_files, check_root
@@ -155,9 +154,9 @@ def _fingerprint(data: ResolvedData, contents: object, *, older: bool = False) -
     for key in ("rows", "window", "origins"):
         if config["split"][key] is None:  # as above
             config["split"].pop(key)
-    encoders = (c.encoder for c in data.sparse_columns.values())
+    rules = (c.encoder.vocabulary for c in data.sparse_columns.values())
     # FORMAT 8 missed some values of features with min_count: 0; the next FORMAT is 10
-    unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)
+    unseen = any(v is not None and not v.min_count for v in rules)
     marks = ["recency"] * bool(data.recency_columns)
     if not older:  # transforms were fitted to all negatives, and did not know their rows again
         marks += ["thinned"] * (data.sample_negatives < 1) + ["contents"] * bool(targets(data))

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 
-from recsys.data.features.encoders import Hash, Vocabulary
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import DIMS, DataProfile, FeatureProfile, Numbers, Table, wilson
 from recsys.data.profile.distributions import QUANTILES, from_axis
@@ -32,7 +31,7 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
         least, n = r["min_count"], r["rows"]
         part = bar([Part(n / largest, "var(--c3)")], 44)
         rows.append(["0, 1" if least == 1 else str(least), f"{n:,}", part, *_sizes(n), share(r["covered"])])
-        kinds.append("best" if isinstance(t.encoder, Vocabulary) and least == t.min_count else "")
+        kinds.append("best" if t.encoder.vocabulary is not None and least == t.min_count else "")
     heads = [
         Column("min_count"), Column("rows", tooltip="of the table"), Column("", left=True),
         *(Column(f"at dim {d}") for d in DIMS),
@@ -40,8 +39,7 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
     ]  # fmt: skip
     shared = ", ".join(x for x in t.features if x != f.name)
     hashed = ""
-    if isinstance(t.encoder, Hash):
-        used = t.used or 0
+    if (used := t.used) is not None:
         shared_buckets = share(1 - used / t.distinct if t.distinct else 0.0)
         hashed = (
             f"Hashed: {t.distinct:,} training values fall into {used:,} of {t.rows - 1:,} buckets, {shared_buckets} of "
@@ -49,7 +47,7 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
         )
     sizes = PageTable(heads, rows, kinds)
     return {"table": t, "shared": shared, "hashed": hashed, "sizes": sizes, "curve": _coverage(t),
-            "chosen": isinstance(t.encoder, Vocabulary)}  # fmt: skip
+            "chosen": t.encoder.vocabulary is not None}  # fmt: skip
 
 
 def _sizes(rows: int) -> list[str]:
@@ -66,7 +64,7 @@ def _coverage(t: Table) -> Markup | None:
     for r in t.thresholds.filter(pl.col("rows") > 1).iter_rows(named=True):
         values = r["rows"] - 1
         tip = f"min_count {r['min_count']}: {values:,} values, {share(r['covered'])} of lookups"
-        chosen = r["min_count"] == t.min_count and isinstance(t.encoder, Vocabulary)
+        chosen = r["min_count"] == t.min_count and t.encoder.vocabulary is not None
         rings.append(Dot(r["covered"], "var(--c2)", tip, place=values, hollow=not chosen))
     curve = [(float(n), float(part)) for n, part in zip(counts, covered, strict=True)]
     top = log10(max(int(counts[-1]), 2))
@@ -83,7 +81,7 @@ def all_tables(profile: DataProfile) -> dict[str, Any] | None:
         return None
     rows: list[Cells] = []
     for i, t in enumerate(order):
-        least = str(t.min_count) if isinstance(t.encoder, Vocabulary) else ""
+        least = str(t.min_count) if t.encoder.vocabulary is not None else ""
         part = bar([Part(t.rows / order[0].rows, colour(i))])
         numbers = [least, f"{t.distinct:,}", f"{t.rows:,}", part, *_sizes(t.rows)]
         rows.append([Cell(t.name, mark=colour(i)), t.encoder.encode, *numbers, _features(t)])

@@ -5,7 +5,7 @@ import polars as pl
 
 from recsys.data.features import LABEL, Fitted
 from recsys.data.features.dense_columns import PARTS, WAVES, Count, Cyclic, Target
-from recsys.data.features.encoders import Hash, Quantiles, Vocabulary
+from recsys.data.features.encoders import Vocabulary
 from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Age, Cross
@@ -113,15 +113,17 @@ def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
     for name, own in fitted.features.tables.items():
         encoder = columns[own[0].name].encoder
         names = tuple(f.name for f in own)
-        if isinstance(encoder, Quantiles):
-            tables.append(Table(name, names, own[0].cardinality, encoder, 1, encoder.quantiles, 0))
+        if encoder.ranges is not None:
+            tables.append(Table(name, names, own[0].cardinality, encoder, 1, encoder.ranges, 0))
             continue
         whole = counts[names[0]]
         if len(names) > 1:
             whole = pl.concat(counts[n] for n in names).group_by("value").sum()
         seen = whole.filter(pl.col("train") > 0)["value"]
-        used = encoder.look_up(seen).n_unique() if isinstance(encoder, Hash) else None
-        if isinstance(encoder, Vocabulary):
+        used = None
+        if encoder.vocabulary is None and isinstance(encoder.value_type, Text):  # values may share rows
+            used = encoder.look_up(seen, fitted.encoders.get(names[0], [])).n_unique()
+        elif encoder.vocabulary is not None:
             encoder = Vocabulary.strictest(columns[n].encoder for n in names)
         tables.append(tallies.table(name, names, own[0].cardinality, encoder, whole, used))
     return DataProfile(rows, positives, features, tables, profiler.has_rates)
@@ -168,7 +170,7 @@ def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) 
     c = profiler.data.sparse_columns.get(name)
     cells = tallies.cells(counts, profiler.absent[name])
     known = counts.filter(pl.col("train") > 0)
-    if c is not None and isinstance(c.encoder, Vocabulary):
+    if c is not None and c.encoder.vocabulary is not None:
         known = counts.join(fitted.vocabularies[c.table].select("value"), on="value", how="semi")
     if c is None:
         steps = profiler.data.dense_columns[name].steps
@@ -185,7 +187,7 @@ def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) 
         missing=_shares(profiler.missing[name], profiler.rows),
         distinct=int((counts["train"] > 0).sum()),
         exact=True,
-        oov=None if c and not isinstance(c.encoder, Vocabulary) else tallies.unknown_share(counts, known),
+        oov=None if c and c.encoder.vocabulary is None else tallies.unknown_share(counts, known),
         cells=cells,
         drift=_drifts(cells),
         iv=_information_value(cells),
@@ -246,7 +248,7 @@ def _steps(profiler: Profiler, parsed: str) -> str:
 def _encoding(c: SparseColumn) -> str:
     """Return how a sparse feature becomes ids, as text, such as: min_count 15, mean."""
     how = c.encoder.describe()
-    if isinstance(c.encoder, Quantiles) and c.is_list:
+    if c.encoder.ranges is not None and c.is_list:
         how = how.replace("rows", "lookups")
         how = f"ages of earlier rows, in {how}" if isinstance(c.look_back, Age) else how
     return f"{how}, {c.pooling}" if c.is_list else how

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.features import LABEL
-from recsys.data.features.encoders import Encoder, Vocabulary
+from recsys.data.features.encoders import Encoder
 from recsys.data.features.value_index import mix
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import MIN_COUNTS, Table
@@ -156,7 +156,7 @@ def table(
         used: for hash, the number of rows that a training value falls into; otherwise None.
     """
     train = counts.filter(pl.col("train") > 0)["train"].to_numpy()
-    min_count = max(encoder.min_count, 1) if isinstance(encoder, Vocabulary) else 1
+    min_count = 1 if encoder.vocabulary is None else max(encoder.vocabulary.min_count, 1)
     coverage = None  # some numbers n, and the share of training lookups that the n most frequent values have
     if len(train) >= 3:
         covered = np.cumsum(np.sort(train)[::-1]) / train.sum()

@@ -11,7 +11,6 @@ from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import one_line
 from recsys.data.features.dense_columns import LookedUpVector
-from recsys.data.features.encoders import Identity
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Column
@@ -57,11 +56,10 @@ def read_initial_tables(fitted: Fitted) -> dict[str, np.ndarray]:
         if c.vectors is None:
             continue
         key, trained = f"{c.key}.vectors", None
-        if isinstance(c.encoder, Identity):
-            ids = pl.DataFrame({"value": [str(i) for i in range(c.encoder.rows)], "id": range(c.encoder.rows)})
-        else:
-            ids = fitted.vocabularies[c.table].select("value", "id")
-            trained = _trained(fitted.vocabularies[c.table])
+        vocabulary = fitted.vocabularies.get(c.table, pl.DataFrame())
+        ids = c.encoder.values_of_rows(vocabulary)
+        if c.encoder.vocabulary is not None:
+            trained = _trained(vocabulary)
         vectors = _read(data, key, c.column, c.vectors, trained)
         known = vectors.values.alias("value").to_frame().with_row_index("place", offset=1)
         matched = ids.join(known, on="value", how="inner")
