@@ -14,6 +14,7 @@ from torch import Tensor
 
 from recsys.base.errors import NotFinite
 from recsys.evaluation.collected_rows import RowCollector, Rows, from_rank_0, on_rank_0, rank, summed_over_ranks
+from recsys.evaluation.metrics import BINARY
 from recsys.evaluation.negatives import mix
 
 SHIFT = 9  # number of low bits of a float32 that its bin ignores: 2^14 bins for each octave
@@ -126,30 +127,35 @@ class Scores:
         parts = zip(p, y, rows, strict=True)
         return [(float(a / n), float(b / n), int(n) if whole else float(n)) for a, b, n in parts if n]
 
-    def metrics(self, bins: int = 20) -> dict[str, float]:
-        """Return all metrics by name, and the number of rows.
+    def mean_logloss(self) -> float:
+        """Return the mean of -ln P(label), with probabilities clipped to [1e-7, 1 - 1e-7]."""
+        rows = float(self.rows.sum())
+        return float(self.logloss.sum()) / rows if rows else math.nan
 
-        auc, pr_auc: see the methods of these names
-        logloss: mean of -ln P(label), with probabilities clipped to [1e-7, 1 - 1e-7]
-        ne: normalised entropy (He et al. 2014), logloss divided by that of always predicting the mean label
-        calibration: predicted over observed positives; 1 is calibrated
-        ece: expected calibration error (Naeini et al. 2015), the mean distance of probability and share of positives
-            over `bins` bins with about the same number of rows
-        """
+    def entropy(self) -> float:
+        """Return the log loss of always predicting the mean label, by which NE (He et al. 2014) divides."""
         rows, positives = float(self.rows.sum()), float(self.positives.sum())
-        logloss = float(self.logloss.sum()) / rows if rows else math.nan
-        rate = positives / rows if rows else math.nan
-        entropy = -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate)) if 0 < positives < rows else math.nan
+        if not 0 < positives < rows:
+            return math.nan
+        rate = positives / rows
+        return -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
+
+    def predicted_over_observed(self) -> float:
+        """Return the sum of probabilities divided by that of the positives; 1 is calibrated."""
+        positives = float(self.positives.sum())
+        return float(self.probability.sum()) / positives if positives else math.nan
+
+    def ece(self, bins: int) -> float:
+        """Return the expected calibration error (Naeini et al. 2015): the mean distance of probability and share of
+        positives over `bins` bins with about the same number of rows.
+        """
+        rows = float(self.rows.sum())
         off = sum(n * abs(p - y) for p, y, n in self.calibration(bins))
-        return {
-            "auc": self.auc()[0],
-            "pr_auc": self.pr_auc(),
-            "logloss": logloss,
-            "ne": logloss / entropy,
-            "calibration": float(self.probability.sum()) / positives if positives else math.nan,
-            "ece": off / rows if rows else math.nan,
-            "rows": int(self.rows.sum()),
-        }
+        return off / rows if rows else math.nan
+
+    def metrics(self, bins: int = 20) -> dict[str, float]:
+        """Return the metrics of binary labels by name, and the number of rows."""
+        return {m.name: m.of_scores(self, bins) for m in BINARY} | {"rows": int(self.rows.sum())}
 
     def curves(self, bins: int) -> dict[str, list[Any]]:
         """Return points of the ROC and precision-recall curves, and the result of `calibration`.

@@ -1,98 +1,25 @@
-"""Table of all metrics: name, label, direction, meaning and use.
-
-A metric is one entry here and one function in `binary.py`, `value_metrics.py`, `group_metrics.py`,
-`retrieval_metrics.py` or `list_metrics.py`. Checkpoints, sweeps, reports, dashboards and terminal output use only
-metrics of this table.
-"""
+"""What is measured of a run, by name, and how its metrics are named, compared and shown."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
+from recsys.evaluation.metrics import (
+    BINARY,
+    CLASSES,
+    LIST_METRICS,
+    NUMBERS,
+    WITHIN_GROUPS,
+    TARGET_METRICS,
+    Metric,
+    RetrievalMetric,
+    RowMetric,
+    ScoresMetric,
+)
 
-@dataclass(frozen=True)
-class Metric:
-    """A metric of one split.
-
-    name: name in metrics.json, without `@k` and protocol
-    label: name in tables and charts
-    better: which direction is better; None if neither is, so that the metric cannot select checkpoints or rank trials
-    meaning: one-line description
-    at_k: whether it is computed for lists of length k, as name@k
-    whole: whether it is computed for the whole ranking too, as name
-    of_lists: whether it describes the lists of the best k candidates without regard to the targets; such metrics are
-        measured under the protocol full, if `protocol.lists` contains them
-    least_k: smallest k for which it is defined
-    every_k: whether tables show it for every k, instead of for the main k alone
-    repeats: whether it equals another metric, or a multiple of one, if every query has one target
-    interval: whether recsys.report computes a confidence interval for it
-    curve: whether recsys.report plots it over the validations
-    """
-
-    name: str
-    label: str
-    better: Literal["higher", "lower"] | None
-    meaning: str
-    at_k: bool = False
-    whole: bool = False
-    of_lists: bool = False
-    least_k: int = 1
-    every_k: bool = True
-    repeats: bool = False
-    interval: bool = True
-    curve: bool = True
-
-
-class RetrievalMetric(Metric):
-    """A metric of rankings of items. The others measure labels."""
-
-
-_at_k = partial(RetrievalMetric, at_k=True)
-_of_lists = partial(_at_k, of_lists=True, every_k=False, interval=False, curve=False)
-
-METRICS = {
-    m.name: m
-    for m in (
-        Metric("auc", "AUC", "higher", "area under the ROC curve"),
-        Metric("pr_auc", "PR-AUC", "higher", "average precision", curve=False),
-        Metric("logloss", "logloss", "lower", "mean of −ln P(label)"),
-        Metric("ne", "NE", "lower", "normalised entropy: logloss over that of the mean label", curve=False),
-        Metric("calibration", "calibration", None, "predicted over observed sum of the labels; 1 is calibrated"),
-        Metric("ece", "ECE", "lower", "expected calibration error", interval=False),
-        Metric("gauc", "GAUC", "higher", "AUC within groups, weighted by their rows"),
-        Metric("rmse", "RMSE", "lower", "root of the mean squared error"),
-        Metric("mae", "MAE", "lower", "mean absolute error"),
-        Metric("accuracy", "accuracy", "higher", "share of rows predicted right"),
-        Metric("gndcg", "group NDCG", "higher", "discounted gain within groups divided by the largest possible",
-               at_k=True),
-        Metric("gmrr", "group MRR", "higher", "mean reciprocal rank of a group's best relevant row",
-               at_k=True, curve=False),
-        _at_k("mrr", "MRR", "higher", "mean reciprocal rank of a query's best target; mrr@k counts the best k alone",
-              whole=True, every_k=False),
-        _at_k("hr", "HR", "higher", "share of queries with a target among the best k"),
-        _at_k("ndcg", "NDCG", "higher", "discounted gain divided by the largest possible"),
-        _at_k("recall", "recall", "higher", "share of a query's targets among the best k", repeats=True),
-        _at_k("map", "MAP", "higher", "mean average precision of the best k",
-              every_k=False, repeats=True, curve=False),
-        _at_k("precision", "precision", "higher", "share of targets among the best k",
-              every_k=False, repeats=True, curve=False),
-        _of_lists("coverage", "coverage", "higher", "share of the candidates that are in any list of the best k"),
-        _of_lists("gini", "Gini", "lower", "Gini index of how often each candidate is listed; 0: all equally often"),
-        _of_lists("novelty", "novelty", "higher", "mean of −log2 of the listed items' shares of the training rows"),
-        _of_lists("diversity", "diversity", None,
-                  "1 − mean cosine similarity, within a list, of the vectors that the model itself gives to items; "
-                  "not comparable between models", least_k=2),
-        _of_lists("popularity_lift", "popularity lift", None,
-                  "mean popularity of listed items relative to that of the histories, − 1; 0: as popular"),
-        _of_lists("unexpectedness", "unexpectedness", None,
-                  "share of listed items that are not among the k most popular ones left to the user"),
-        _of_lists("serendipity", "serendipity", "higher", "share of unexpected listed items that are targets"),
-    )
-}  # fmt: skip
-RANKINGS = tuple(m for m in METRICS.values() if isinstance(m, RetrievalMetric) and not m.of_lists)
-LISTS = tuple(m.name for m in METRICS.values() if m.of_lists)
+METRICS = {m.name: m for m in (*CLASSES, *BINARY, *NUMBERS, *WITHIN_GROUPS, *TARGET_METRICS, *LIST_METRICS)}
+LISTS = tuple(m.name for m in LIST_METRICS)
 BY_GROUP = ("gndcg", "gmrr")  # measured if data.group.together is set
 
 
@@ -100,24 +27,29 @@ BY_GROUP = ("gndcg", "gmrr")  # measured if data.group.together is set
 class LabelMetrics:
     """The metrics of labels of one kind.
 
-    always: measured in all cases, the main one first
+    metrics: measured in all cases, the main one first
     more: measured if no label is negative
     by_group: whether BY_GROUP is measured
     gauc: whether AUC within groups is measured
     are_grades: whether the order within groups is the main metric wherever batches keep groups together
     """
 
-    always: tuple[str, ...]
+    metrics: tuple[ScoresMetric | RowMetric, ...]
     more: tuple[str, ...] = ()
     by_group: bool = True
     gauc: bool = False
     are_grades: bool = False
 
+    @property
+    def always(self) -> tuple[str, ...]:
+        """The names of the metrics that are measured in all cases."""
+        return tuple(m.name for m in self.metrics)
+
 
 OF_LABELS = {
-    "binary": LabelMetrics(("auc", "pr_auc", "logloss", "ne", "calibration", "ece"), gauc=True),
-    "regression": LabelMetrics(("rmse", "mae"), more=("calibration",), are_grades=True),
-    "classes": LabelMetrics(("logloss", "accuracy"), by_group=False),
+    "binary": LabelMetrics(BINARY, gauc=True),
+    "regression": LabelMetrics(NUMBERS, more=("calibration",), are_grades=True),
+    "classes": LabelMetrics(CLASSES, by_group=False),
 }
 MAIN = {of.always[0] for of in OF_LABELS.values()}  # the main metric of each kind of label
 # reported next to the metrics
@@ -229,7 +161,7 @@ def main_label(kinds: Mapping[str, str], group_ks: Sequence[int] = (), *, within
 
 def retrieval_names(ks: tuple[int, ...], protocols: tuple[str, ...], lists: tuple[str, ...] = ()) -> list[str]:
     """Return the names of all retrieval metrics, for each protocol. lists: measured metrics of lists."""
-    names = [n for m in RANKINGS for n in [m.name] * m.whole + [f"{m.name}@{k}" for k in ks]]
+    names = [n for m in TARGET_METRICS for n in [m.name] * m.whole + [f"{m.name}@{k}" for k in ks]]
     of_lists = list_metric_names(lists, ks) if "full" in protocols else []
     return [under(n, p) for p in protocols for n in names] + of_lists
 

@@ -8,6 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
+from recsys.evaluation.metrics import BINARY, RowMetric, ScoresMetric
+
+BINS = 20  # of metrics of bins
 ROWS = 100_000  # if there are more rows, a random sample of this size is resampled
 LEVEL = 0.95
 Z = 1.959964  # bounds of LEVEL for a normal variable
@@ -37,7 +40,7 @@ class Predictions:
     resample costs one cumulative sum.
     """
 
-    names: tuple[str, ...] = ("auc", "pr_auc", "logloss", "ne", "calibration")
+    names: tuple[str, ...] = tuple(m.name for m in BINARY if m.interval)
 
     def __init__(self, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> None:
         self.probability, self.label = probability.astype(np.float64), label.astype(np.float64)
@@ -87,7 +90,16 @@ class Predictions:
         probability, loss = np.einsum("i,ki->k", count, self._sums)  # not BLAS: its threads synchronise slowly
         loss, rate = loss / total, positives / total
         entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
-        return np.array([auc, (more * precision).sum() / positives, loss, loss / entropy, probability / positives])
+        values = {"auc": auc, "pr_auc": (more * precision).sum() / positives, "logloss": loss, "ne": loss / entropy}
+        values |= {"calibration": probability / positives}
+        return np.array([values[m.name] if m.name in values else self._slowly(m, count) for m in BINARY if m.interval])
+
+    def _slowly(self, metric: ScoresMetric, count: np.ndarray) -> float:
+        """Return a metric that has no quicker form here, as it is measured. count: of `weighted`"""
+        from recsys.evaluation.binary import Scores
+
+        weight = count if self.weight is None else count * self.weight
+        return metric.of_scores(Scores.from_rows(self.probability, self.label, weight), BINS)
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,14 @@ class Means:
     values: np.ndarray
     weight: np.ndarray | None = None
     roots: tuple[str, ...] = ()
+
+    @classmethod
+    def of_rows(
+        cls, metrics: Sequence[RowMetric], prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None
+    ) -> "Means":
+        """Return the metrics of rows."""
+        values = np.stack([m.of_rows(prediction, label) for m in metrics], 1)
+        return cls(tuple(m.name for m in metrics), values, weight, tuple(m.name for m in metrics if m.root))
 
     def __len__(self) -> int:
         return len(self.values)

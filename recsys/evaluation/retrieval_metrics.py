@@ -7,6 +7,8 @@ edge of the matrix.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from recsys.batch import JaggedIds
 from recsys.distributed.ranks import gather_values
 from recsys.evaluation.list_metrics import ListMetrics, similarities
+from recsys.evaluation.metrics import TARGET_METRICS
 from recsys.evaluation.metrics_table import retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors
@@ -31,18 +34,53 @@ def ranking_metrics(
     return {name: float(values.mean()) if len(values) else math.nan for name, values in found.items()}
 
 
+@dataclass(frozen=True)
+class RankedTargets:
+    """The expectations of the ranks of all targets, for lists of n candidates: the rank of a target is uniform over
+    greater + 1 ... greater + ties + 1.
+
+    first: (Q,) place of each query's first target
+    size: (Q,) number of targets
+    hit: (P,) probability that the target is in the list
+    gain: (P,) of 1 / log2(1 + rank) there (Järvelin & Kekäläinen 2002)
+    reciprocal: (P,) of 1 / rank there
+    precision: (P,) of the precision at its rank there
+    most_hits: (Q,) the largest possible number of targets in the list
+    largest_gain: (Q,) of an ideal order
+    places: (Q,) of the lists of a query, of which it has one, or one for each target
+    """
+
+    first: np.ndarray
+    size: np.ndarray
+    hit: np.ndarray
+    gain: np.ndarray
+    reciprocal: np.ndarray
+    precision: np.ndarray
+    most_hits: np.ndarray
+    largest_gain: np.ndarray
+    places: np.ndarray
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over the targets of each query, (P,) -> (Q,)."""
+        return np.add.reduceat(values, self.first)
+
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """Return the largest value of each query, (P,) -> (Q,)."""
+        return np.maximum.reduceat(values, self.first)
+
+
 def query_metrics(
     query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
 ) -> dict[str, np.ndarray]:
     """Return (Q,) values of each metric.
 
-    The rank of a target is uniform over greater + 1 ... greater + ties + 1. For a query with the targets R:
+    For a query with the targets R:
 
     hr@k: P(any of R in the top k)
     recall@k: |top k and R| / |R|
     precision@k: |top k and R| / k
     ndcg@k: sum over R in the top k of 1 / log2(1 + rank), divided by the same sum for an ideal order of min(|R|, k)
-        targets (Järvelin & Kekäläinen 2002)
+        targets
     map@k: sum over R in the top k of the precision at the target's rank, divided by min(|R|, k) (McFee et al., The
         Million Song Dataset Challenge, 2012); other definitions divide by |R|, or by the number of R in the top k
     mrr: 1 / rank of the best of R; mrr@k is 0 if that rank is greater than k
@@ -60,6 +98,16 @@ def query_metrics(
     """
     if not len(query):
         return {name: np.zeros(0) for name in retrieval_names(k, ("full",))}
+    at = _ranked(query, greater, ties, max(k), one_list)
+    values = {f"{m.name}@{n}": m.of_targets(targets) for n in k for targets in [at(n)] for m in TARGET_METRICS}
+    whole = at(None)
+    return values | {m.name: m.of_targets(whole) for m in TARGET_METRICS if m.whole}
+
+
+def _ranked(
+    query: np.ndarray, greater: np.ndarray, ties: np.ndarray, longest: int, one_list: bool
+) -> Callable[[int | None], RankedTargets]:
+    """Return the function from the length of a list, None for the whole ranking, to the ranked targets."""
     first = np.flatnonzero(np.append(True, query[1:] != query[:-1]))
     size = np.diff(np.append(first, len(query)))
     ranked = greater != MISSED
@@ -67,26 +115,22 @@ def query_metrics(
     width = ties + 1
     above, tied = _other_targets(np.repeat(np.arange(len(first)), size), greater) if one_list else (0, 0)
     slope = tied / np.maximum(ties, 1)  # targets per competitor of the same score
-    gains = np.append(0.0, np.cumsum(1 / np.log2(np.arange(2, max(k) + 2))))
+    gains = np.append(0.0, np.cumsum(1 / np.log2(np.arange(2, longest + 2))))
     harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, (lower + width).max() + 1)))
-    values: dict[str, np.ndarray] = {}
-    for n in k:
-        inside = np.clip(n - lower, 0, width)  # ranks in the top n that the target may have
+
+    def at(n: int | None) -> RankedTargets:
+        inside = width if n is None else np.clip(n - lower, 0, width)  # ranks in the list that the target may have
+        n = longest if n is None else n  # gains are of lists
         hit = np.where(ranked, inside / width, 0.0)
         gain = np.where(ranked, (gains[np.minimum(lower + width, n)] - gains[np.minimum(lower, n)]) / width, 0.0)
         reciprocal = np.where(ranked, (harmonic[lower + inside] - harmonic[lower]) / width, 0.0)
         # precision at the rank lower + j is (above + 1 + slope (j - 1)) / (lower + j), summed over j = 1 ... inside
         precision = (above + 1) * reciprocal + slope * (hit - (lower + 1) * reciprocal)
-        best = np.minimum(size, n) if one_list else size
-        hits = np.add.reduceat(hit, first)
-        values[f"hr@{n}"] = np.maximum.reduceat(hit, first)
-        values[f"ndcg@{n}"] = np.add.reduceat(gain, first) / (gains[best] if one_list else size)
-        values[f"recall@{n}"] = hits / size
-        values[f"mrr@{n}"] = np.maximum.reduceat(reciprocal, first)
-        values[f"map@{n}"] = np.add.reduceat(precision, first) / best
-        values[f"precision@{n}"] = hits / (n if one_list else n * size)
-    reciprocal = np.where(ranked, (harmonic[lower + width] - harmonic[lower]) / width, 0.0)
-    return values | {"mrr": np.maximum.reduceat(reciprocal, first)}
+        most, places = (np.minimum(size, n), np.full(len(size), n)) if one_list else (size, n * size)
+        largest = gains[most] if one_list else size
+        return RankedTargets(first, size, hit, gain, reciprocal, precision, most, largest, places)
+
+    return at
 
 
 def _other_targets(query: np.ndarray, greater: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

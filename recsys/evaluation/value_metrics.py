@@ -3,15 +3,14 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from recsys.evaluation.binary import groups_at, sampled
 from recsys.evaluation.collected_rows import RowCollector, Rows, on_rank_0, summed_over_ranks
-
-SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
+from recsys.evaluation.metrics import CLASSES, NUMBERS, RowMetric
 
 
 class ValueMetrics(ABC):
@@ -22,10 +21,13 @@ class ValueMetrics(ABC):
         classes: the classes of a ClassLabel; empty for numbers.
 
     Attributes:
+        of_rows: the metrics that are means over rows.
         groups: function that returns the group of rows start ... stop - 1 of the split, so that the sample has whole
             groups; None samples single rows.
         rows: rows of the last `compute`, on rank 0.
     """
+
+    of_rows: ClassVar[tuple[RowMetric, ...]]
 
     def __init__(self, exact_rows: int = 20_000_000, classes: tuple[str, ...] = ()) -> None:
         self.exact_rows, self.classes = exact_rows, classes
@@ -33,25 +35,22 @@ class ValueMetrics(ABC):
         self.rows: Rows | None = None
         self._collected = RowCollector()
 
-    @staticmethod
-    @abstractmethod
-    def row_values(prediction: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the two values of each row whose means are the metrics, (R,) each."""
-
     @classmethod
     def summed(cls, rows: Rows) -> list[np.ndarray]:
-        """Return what `means` needs the weighted sums of, (R,) each: `row_values` first."""
-        return [*cls.row_values(rows.probability, rows.label)]
+        """Return what `means` needs the weighted sums of, (R,) each: the values of the metrics of rows first."""
+        return [m.of_rows(rows.probability, rows.label) for m in cls.of_rows]
 
     @classmethod
     def sums(cls, rows: Rows) -> np.ndarray:
         """Return float64 sums: of the weights, of what `summed` returns, weighted, and the number of rows."""
         return np.array([*((rows.weights * x).sum() for x in (1.0, *cls.summed(rows))), len(rows.label)])
 
-    @staticmethod
-    @abstractmethod
-    def means(sums: np.ndarray) -> dict[str, float]:
-        """Return the metrics of all rows."""
+    @classmethod
+    def means(cls, sums: np.ndarray) -> dict[str, float]:
+        """Return the metrics of all rows, and their number."""
+        total, values = sums[0], sums[1:]
+        means = (float(x / total) if total else math.nan for x in values)
+        return {m.name: m.of_mean(mean) for m, mean in zip(cls.of_rows, means, strict=False)} | {"rows": int(sums[-1])}
 
     @abstractmethod
     def columns(self, rows: Rows) -> dict[str, Any]:
@@ -84,48 +83,31 @@ class ValueMetrics(ABC):
 
 
 class NumberMetrics(ValueMetrics):
-    """Root of the mean squared error (rmse) and mean absolute error (mae); unless a label is negative or all are 0,
-    also the sum of the predictions divided by that of the labels (calibration).
+    """The metrics of numbers; unless a label is negative or all are 0, also calibration, the sum of the predictions
+    divided by that of the labels.
     """
 
-    @staticmethod
-    def row_values(prediction: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return squared and absolute errors, (R,) each; rmse is the root of the mean squared error."""
-        off = prediction.astype(np.float64) - label
-        return off**2, np.abs(off)
+    of_rows = NUMBERS
 
     @classmethod
     def summed(cls, rows: Rows) -> list[np.ndarray]:
         return [*super().summed(rows), rows.probability, rows.label, rows.label < 0]
 
-    @staticmethod
-    def means(sums: np.ndarray) -> dict[str, float]:
-        total, squared, absolute, predicted, observed, negative, rows = sums.tolist()
-        squared, absolute = (x / total if total else math.nan for x in (squared, absolute))
-        metrics = {"rmse": math.sqrt(squared), "mae": absolute}
-        if observed > 0 and not negative:
-            metrics["calibration"] = predicted / observed
-        return metrics | {"rows": int(rows)}
+    @classmethod
+    def means(cls, sums: np.ndarray) -> dict[str, float]:
+        metrics, [predicted, observed, negative] = super().means(sums), sums[-4:-1].tolist()
+        rows = metrics.pop("rows")
+        calibration = {"calibration": predicted / observed} if observed > 0 and not negative else {}
+        return metrics | calibration | {"rows": rows}
 
     def columns(self, rows: Rows) -> dict[str, Any]:
         return {"prediction": rows.probability, "label": rows.label}
 
 
 class ClassMetrics(ValueMetrics):
-    """Mean of -ln P(label) (logloss), and share of rows whose most probable class is the label (accuracy)."""
+    """The metrics of classes."""
 
-    @staticmethod
-    def row_values(prediction: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return -ln P(label), and whether the most probable class is the label, (R,) each."""
-        index = label.astype(np.int64)
-        own = np.take_along_axis(prediction, index[:, None], axis=1)[:, 0].astype(np.float64)
-        return -np.log(np.maximum(own, SMALLEST)), prediction.argmax(axis=1) == index
-
-    @staticmethod
-    def means(sums: np.ndarray) -> dict[str, float]:
-        total, loss, right, rows = sums.tolist()
-        loss, right = (x / total if total else math.nan for x in (loss, right))
-        return {"logloss": loss, "accuracy": right, "rows": int(rows)}
+    of_rows = CLASSES
 
     def columns(self, rows: Rows) -> dict[str, Any]:
         probabilities = {f"probability_{c}": rows.probability[:, n] for n, c in enumerate(self.classes)}

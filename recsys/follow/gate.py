@@ -25,6 +25,7 @@ from pydantic import Field, field_validator, model_validator
 from recsys.base.errors import did_you_mean
 from recsys.base.parsing import StrictSettings
 from recsys.evaluation import metrics_table
+from recsys.evaluation.metrics import TARGET_METRICS
 from recsys.evaluation.resampling import Groups, Means, Measured, Predictions, deviations, normal_bound
 
 ROWS = ("auc", "pr_auc", "logloss", "ne", "calibration", "ece")  # metrics of rows with labels
@@ -84,7 +85,7 @@ class GateConfig(StrictSettings):
 
 
 def _check_metric(name: str) -> None:
-    known = metrics_table.RANKINGS
+    known = TARGET_METRICS
     base, at, k = name.partition("@")
     if name in ROWS or any(m.name == base and (m.whole if not at else k.isdecimal() and int(k) > 0) for m in known):
         return

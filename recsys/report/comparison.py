@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recsys.evaluation import metrics_table
+from recsys.evaluation.metrics import CLASSES, NUMBERS
 from recsys.evaluation.resampling import (
     Difference,
     Groups,
@@ -238,17 +239,15 @@ def _predictions(frame: pl.DataFrame) -> tuple[bytes, Measured]:
     if "probability" in frame.columns:
         key = sha256(rows + label.astype(np.uint8).tobytes() + own).digest()
         return key, Predictions(frame["probability"].to_numpy(), label, weight)
-    from recsys.evaluation.value_metrics import ClassMetrics, NumberMetrics
-
     if "prediction" in frame.columns:
-        kind, values = "regression", NumberMetrics.row_values(frame["prediction"].to_numpy(), label)
+        rows_of, predicted = NUMBERS, frame["prediction"].to_numpy()
     else:
         classes = [c for c in frame.columns if c.startswith("probability_")]
         of_class = {c.removeprefix("probability_"): i for i, c in enumerate(classes)}
         label = frame["label"].replace_strict(of_class).to_numpy()
-        kind, values = "classes", ClassMetrics.row_values(frame.select(classes).to_numpy(), label)
+        rows_of, predicted = CLASSES, frame.select(classes).to_numpy()
     key = sha256(rows + label.astype(np.float64).tobytes() + own).digest()
-    return key, Means(metrics_table.OF_LABELS[kind].always, np.stack(values, 1), weight, roots=("rmse",))
+    return key, Means.of_rows(rows_of, predicted, label, weight)
 
 
 def _groups(measured: Mapping[str, Any], single: Measured, frame: pl.DataFrame) -> Groups:

@@ -11,7 +11,8 @@ from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.evaluators import Evaluator
-from recsys.evaluation.metrics_table import TARGETS, by_protocol, is_retrieval, of_label, shown_tables
+from recsys.evaluation.metrics import WITHIN_GROUPS
+from recsys.evaluation.metrics_table import TARGETS, by_protocol, is_retrieval, metric, of_label, shown_tables
 from recsys.files.atomic import write_json
 from recsys.job.run_config import RunConfig
 from recsys.training.advice import sees_the_future, too_few_steps, too_good, too_weak
@@ -100,7 +101,7 @@ def show_tables(rows: dict[str, Any]) -> None:
     if any("/" in name for name in first):
         rows = {f"{s}, {label}": metrics for s, m in rows.items() for label, metrics in of_label(m).items()}
     shown = dict.fromkeys(n for metrics in rows.values() for n in metrics if not n.endswith(UNCALIBRATED))
-    within = [n for n in shown if n.startswith(("gauc", "gndcg@", "gmrr@")) or n == "groups"]
+    within = [n for n in shown if metric(n) in WITHIN_GROUPS or n in ("gauc_rows", "groups")]
     tables = {"metrics": list(shown)}
     if "groups" in shown:
         tables = {"metrics": [n for n in shown if n not in within], "metrics within groups": within}

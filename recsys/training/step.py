@@ -106,7 +106,7 @@ class Step:
             group = self.optimizers.groups()["dense"][0]
             self._log("lr_factor", group["lr"] / (group["initial_lr"] or 1))
 
-    def _log(self, name: str, value: Any) -> None:
+    def _log(self, name: str, value: Tensor | float) -> None:
         if self.logs:
             self._module.log(f"train/{name}", value, rank_zero_only=True)
 

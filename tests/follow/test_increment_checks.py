@@ -265,7 +265,7 @@ def test_alert(reference: Reference, days: list[pl.DataFrame], tmp_path: Path) -
     ("value", "message"),
     [
         ({"psi": {"warm": 1}}, "f.yaml: psi.warm: no such key; did you mean warn?"),
-        ({"psi": {"warn": 1, "fail": 0.5}}, "f.yaml: psi: warn=1: must not be above fail=0.5"),
+        ({"psi": {"warn": 1, "fail": 0.5}}, "f.yaml: psi.warn=1: must not be above fail=0.5"),
         ({"ks": {"warn": "x"}}, "f.yaml: ks.warn=x: must be a number"),
         ({"volume": 1}, "f.yaml: volume: no such key; valid: "),
     ],
