@@ -14,6 +14,7 @@ import orjson
 from recsys.base.errors import did_you_mean
 from recsys.server import json_api, openapi, rest_v2, v2_infer
 from recsys.server.core import Call, Core
+from recsys.server.openapi import OBJECT, Route, body_of
 from recsys.server.request_error import RequestError, one_line, status_of
 
 Headers = list[tuple[bytes, bytes]]
@@ -29,6 +30,9 @@ _PAGE_HEADERS: Headers = [
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
     (b"x-content-type-options", b"nosniff"),
 ]
+
+
+Handler = Callable[..., "Response | Awaitable[Response]"]
 
 
 class HttpRequest:
@@ -113,16 +117,16 @@ class App:
                     raise RequestError(400, "header timeout: must be a whole number of microseconds")
                 self.core.set_timeout(request.call, int(timeout))
         path = "/" + request.path.strip("/")
-        for pattern, (method, _, _, answer) in PATTERNS.items():
+        for pattern, route in PATTERNS.items():
             if (match := pattern.fullmatch(path)) is not None:
-                if request.method != method and (method, request.method) != ("GET", "HEAD"):
-                    raise MethodError(f"{path[:80]}: takes {method}, not {request.method[:20]}", method)
-                made = answer(self.core, request, **match.groupdict())
+                if request.method != route.method and (route.method, request.method) != ("GET", "HEAD"):
+                    raise MethodError(f"{path[:80]}: takes {route.method}, not {request.method[:20]}", route.method)
+                made = route.answer(self.core, request, **match.groupdict())
                 return made if isinstance(made, Response) else await made
         if (below := re.fullmatch("/v2/(?:models/[^/]*/(?:versions/[^/]*/)?)?(.*)", path)) is not None:
             v2_infer.check_supported(below[1])
             raise RequestError(404, f"{path[:80]}: no such path of the open inference protocol")
-        places = ["/models/NAME/predict", *(route for _, route, _, _ in ROUTES if "{" not in route)]
+        places = ["/models/NAME/predict", *(route.path for route in ROUTES if "{" not in route.path)]
         raise RequestError(404, f"{path[:80]}: no such path{did_you_mean(path[:80], places)}")
 
     async def _body(self, request: HttpRequest, receive: Receive) -> bytes:
@@ -188,9 +192,16 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status=status)
 
 
-async def _people(core: Core, request: HttpRequest, model: str | None = None, version: str | None = None) -> Response:
-    answer = json_api.VERBS[request.path.rstrip("/").rpartition("/")[2]]
-    return Response(await answer(core, request.call, model, version or None, request.body))
+def _verb(name: str) -> Handler:
+    """Return the answer to rows or histories as JSON."""
+    answer = json_api.VERBS[name]
+
+    async def answered(
+        core: Core, request: HttpRequest, model: str | None = None, version: str | None = None
+    ) -> Response:
+        return Response(await answer(core, request.call, model, version or None, request.body))
+
+    return answered
 
 
 async def _feedback(core: Core, request: HttpRequest) -> Response:
@@ -240,22 +251,30 @@ def _statistics(core: Core, request: HttpRequest, model: str | None = None, vers
     return _json(rest_v2.to_json(rest_v2.statistics_of(core, model, version)))
 
 
-async def _repository(core: Core, request: HttpRequest, model: str) -> Response:
+def _version_to_load(request: HttpRequest) -> str | None:
+    """Return the version that a request to load or unload a model names."""
     kind = request.headers.get(b"content-type", LOAD_TYPES[0]).partition(b";")[0].strip().lower()
     if kind not in LOAD_TYPES:  # such as the content types of forms
         raise RequestError(415, f"Content-Type {kind.decode('latin-1')[:80]}: send application/json")
-    version = rest_v2.load_version(request.body, request.query)
-    if request.path.rstrip("/").endswith("/load"):
-        await core.registry.load(model, version)
-    else:
-        await core.registry.unload(model)
+    return rest_v2.load_version(request.body, request.query)
+
+
+async def _load(core: Core, request: HttpRequest, model: str) -> Response:
+    await core.registry.load(model, _version_to_load(request))
+    core.announce_reload()
+    return Response(b"{}")
+
+
+async def _unload(core: Core, request: HttpRequest, model: str) -> Response:
+    _version_to_load(request)  # a body that cannot be read is refused
+    await core.registry.unload(model)
     core.announce_reload()
     return Response(b"{}")
 
 
 def _docs(core: Core, request: HttpRequest) -> Response:
     address = f"{request.scheme}://{request.hosts[0] if request.hosts else 'HOST:PORT'}"
-    return Response(openapi.page(core, address, PATHS), HTML, headers=_PAGE_HEADERS)
+    return Response(openapi.page(core, address, ROUTES), HTML, headers=_PAGE_HEADERS)
 
 
 def _metrics(core: Core, _: HttpRequest) -> Response:
@@ -263,36 +282,56 @@ def _metrics(core: Core, _: HttpRequest) -> Response:
     return Response(core.metrics.page(), TEXT)
 
 
-Handler = Callable[..., Response | Awaitable[Response]]
-ROUTES: list[tuple[str, str, str, Handler]] = [  # method, path, meaning, answer
-    ("POST", "/predict", "Score rows with the only ranking model", _people),
-    ("POST", "/recommend", "Recommend items with the only model that does", _people),
-    ("POST", "/models/{model}/predict", "Score rows; /versions/VERSION may follow the model", _people),
-    ("POST", "/models/{model}/recommend", "Recommend items for a history, or for several in queries", _people),
-    ("POST", "/v2/models/{model}/infer", "Inference with tensors (open inference protocol v2)", _infer),
-    ("POST", "/feedback", "Say what users did with answers, by request id", _feedback),
-    ("GET", "/v2/health/live", "Whether the server runs", lambda *_: _json({"live": True})),
-    ("GET", "/v2/health/ready", "Whether requests are answered; not without a loaded model", _ready),
-    ("GET", "/v2", "Metadata of the server", lambda *_: _json(rest_v2.server_metadata())),
-    ("POST", "/v2/repository/index", "List all models and versions", _index),
-    ("POST", "/v2/repository/models/{model}/load", "Load a model, or let another version answer", _repository),
-    ("POST", "/v2/repository/models/{model}/unload", "Stop serving a model", _repository),
-    ("GET", "/v2/models", "Names of the models that are served, as KServe lists them", _models),
-    ("GET", "/v2/models/stats", "Numbers and times of all requests", _statistics),
-    ("GET", "/v2/models/{model}", "Metadata of a model", _metadata),
-    ("GET", "/v2/models/{model}/config", "Configuration of a model, as Triton's clients ask for it", _config),
-    ("GET", "/v2/models/{model}/stats", "Numbers and times of a model's requests, as Triton has them", _statistics),
-    ("GET", "/v2/models/{model}/ready", "Whether a model is ready", _model_ready),
-    ("GET", "/metrics", "Prometheus metrics", _metrics),
-    ("GET", "/", "Names and links of the models", lambda core, _: Response(openapi.index(core))),
-    ("GET", "/docs", "This page", _docs),
-    ("GET", "/openapi.json", "The paths as OpenAPI", lambda core, _: _json(openapi.document(core, PATHS))),
+_TEXT = {"type": "string"}
+_TENSORS = {"type": "array", "items": OBJECT}
+_INFER = body_of({"id": {"type": "string"}, "parameters": OBJECT, "inputs": _TENSORS, "outputs": _TENSORS}, "inputs")
+_FEEDBACK = body_of({"feedback": {"type": "array", "items": OBJECT}}, "feedback")
+_LOAD = body_of({"parameters": body_of({"version": {"type": "string"}})})
+ROUTES: list[Route] = [
+    Route("POST", "/predict", "Score rows with the only ranking model", _verb("predict"), of_each_model=True),
+    Route("POST", "/recommend", "Recommend items with the only model for it", _verb("recommend"), of_each_model=True),
+    Route(
+        "POST",
+        "/models/{model}/predict",
+        "Score rows; /versions/VERSION may follow the model",
+        _verb("predict"),
+        of_each_model=True,
+    ),
+    Route(
+        "POST",
+        "/models/{model}/recommend",
+        "Recommend items for a history, or for several in queries",
+        _verb("recommend"),
+        of_each_model=True,
+    ),
+    Route("POST", "/v2/models/{model}/infer", "Inference with tensors (open inference protocol v2)", _infer, _INFER),
+    Route("POST", "/feedback", "Say what users did with answers, by request id", _feedback, _FEEDBACK),
+    Route("GET", "/v2/health/live", "Whether the server runs", lambda *_: _json({"live": True})),
+    Route("GET", "/v2/health/ready", "Whether requests are answered; not without a loaded model", _ready),
+    Route("GET", "/v2", "Metadata of the server", lambda *_: _json(rest_v2.server_metadata())),
+    Route(
+        "POST",
+        "/v2/repository/index",
+        "List all models and versions",
+        _index,
+        body_of({"ready": {"type": "boolean"}}),
+        {"type": "array"},
+    ),
+    Route("POST", "/v2/repository/models/{model}/load", "Load a model, or let another version answer", _load, _LOAD),
+    Route("POST", "/v2/repository/models/{model}/unload", "Stop serving a model", _unload, _LOAD),
+    Route("GET", "/v2/models", "Names of the models that are served, as KServe lists them", _models),
+    Route("GET", "/v2/models/stats", "Numbers and times of all requests", _statistics),
+    Route("GET", "/v2/models/{model}", "Metadata of a model", _metadata),
+    Route("GET", "/v2/models/{model}/config", "Configuration of a model, as Triton's clients ask for it", _config),
+    Route("GET", "/v2/models/{model}/stats", "Numbers and times of a model's requests, as of Triton", _statistics),
+    Route("GET", "/v2/models/{model}/ready", "Whether a model is ready", _model_ready),
+    Route("GET", "/metrics", "Prometheus metrics", _metrics, answered=_TEXT, content="text/plain"),
+    Route("GET", "/", "Names and links of the models", lambda core, _: Response(openapi.index(core))),
+    Route("GET", "/docs", "This page", _docs, answered=_TEXT, content="text/html"),
+    Route("GET", "/openapi.json", "The paths as OpenAPI", lambda core, _: _json(openapi.document(core, ROUTES))),
 ]
-PATHS: dict[str, tuple[str, str]] = {path: (method.lower(), meaning) for method, path, meaning, _ in ROUTES}
-
-
-_VERSIONED = [(re.sub("^((?:/v2)?/models/{model})", r"\1(?:/versions/{version})?", r[1]), r) for r in ROUTES]
-PATTERNS = {re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", path)): route for path, route in _VERSIONED}
+_VERSIONED = {re.sub("^((?:/v2)?/models/{model})", r"\1(?:/versions/{version})?", r.path): r for r in ROUTES}
+PATTERNS = {re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", path)): route for path, route in _VERSIONED.items()}
 
 
 class MethodError(RequestError):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import orjson
 
@@ -24,7 +25,47 @@ ERRORS = {
     "429": "The queue of the model is full",
     "504": "The deadline has passed",
 }
-Paths = Mapping[str, tuple[str, str]]  # of the server, with a method and a meaning
+OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Route:
+    """A path of the server. /docs, /openapi.json and the dispatch of requests follow from it.
+
+    method: GET or POST
+    path: with {model} and the like, which `answer` gets by name; /versions/{version} may follow a model
+    meaning: one line
+    answer: called with the worker's Core, the request, and the parts of the path
+    body: JSON Schema of the body; None if there is none, or any is taken
+    answered: JSON Schema of the answer
+    content: its content type
+    of_each_model: whether the document has a path for each model instead, which has a schema of its own
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    meaning: str
+    answer: Callable[..., Any]
+    body: Mapping[str, Any] | None = None
+    answered: Mapping[str, Any] = field(default_factory=lambda: OBJECT)
+    content: str = "application/json"
+    of_each_model: bool = False
+
+    @property
+    def operation(self) -> dict[str, Any]:
+        """The operation of an OpenAPI document."""
+        operation: dict[str, Any] = {"summary": self.meaning, "responses": _responses(self.answered, self.content)}
+        if "{model}" in self.path:
+            operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+        if self.body is not None:
+            required = bool(self.body.get("required"))
+            operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": self.body}}}
+        return operation
+
+
+def body_of(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    """Return the JSON Schema of an object. required: the properties that it must have"""
+    return OBJECT | {"properties": dict(properties)} | ({"required": [*required]} if required else {})
 
 
 def index(core: Core) -> bytes:
@@ -50,7 +91,7 @@ def _current(model: ServedModel) -> LoadedVersion:
     return current
 
 
-def document(core: Core, server_paths: Paths) -> dict[str, Any]:
+def document(core: Core, routes: Sequence[Route]) -> dict[str, Any]:
     """Return the OpenAPI document: a path for each model in place of /predict and /recommend, and the other paths."""
     paths: dict[str, Any] = {}
     value = {"type": ["string", "number", "boolean", "array", "null"]}
@@ -59,7 +100,7 @@ def document(core: Core, server_paths: Paths) -> dict[str, Any]:
         kind = current.kind
         inputs = {s.name: value | {"description": f"{s.datatype} {list(s.shape)}"} for s in current.servable.inputs}
         properties = kind.body({"type": "object", "properties": inputs})
-        body = {"type": "object", "required": list(properties)[:1], "properties": properties}
+        body = body_of(properties, *list(properties)[:1])
         paths[f"/models/{name}/{kind.verb}"] = {
             "post": {
                 "summary": kind.about,
@@ -67,15 +108,7 @@ def document(core: Core, server_paths: Paths) -> dict[str, Any]:
                 "responses": _responses({"type": "object", "properties": kind.answer}),
             }
         }
-    for path, (method, summary) in server_paths.items():
-        if path.endswith(("predict", "recommend")):
-            continue
-        content = {"/metrics": "text/plain", "/docs": "text/html"}.get(path, "application/json")
-        type_ = {"/metrics": "string", "/docs": "string", "/v2/repository/index": "array"}.get(path, "object")
-        operation: dict[str, Any] = {"summary": summary, "responses": _responses({"type": type_}, content)}
-        if "{model}" in path:
-            operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
-        paths[path] = {method: operation}
+    paths |= {r.path: {r.method.lower(): r.operation} for r in routes if not r.of_each_model}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "recsys", "version": server_metadata()["version"]},
@@ -87,12 +120,12 @@ def document(core: Core, server_paths: Paths) -> dict[str, Any]:
     return document
 
 
-def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[str, Any]:
+def _responses(schema: Mapping[str, Any], kind: str = "application/json") -> dict[str, Any]:
     good = {"200": {"description": "The answer", "content": {kind: {"schema": schema}}}}
     return good | {status: {"description": text} for status, text in ERRORS.items()}
 
 
-def page(core: Core, address: str, paths: Paths) -> bytes:
+def page(core: Core, address: str, routes: Sequence[Route]) -> bytes:
     """Return the documentation as one HTML page, which loads nothing else. address: the server's own, for examples"""
     models = [core.registry.get(name) for name in core.registry.names()]
     heads = columns(("model", "version", "kind", "columns", "path"), left=("model", "version", "kind", "path"))
@@ -114,7 +147,7 @@ def page(core: Core, address: str, paths: Paths) -> bytes:
         token=bool(core.settings.token),
         summary=PageTable(heads, summary),
         models=shown,
-        paths=paths,
+        paths={r.path: (r.method.lower(), r.meaning) for r in routes},
         errors=PageTable(columns(("status", "meaning"), left=("status", "meaning")), [list(e) for e in ERRORS.items()]),
     ).encode()
 
