@@ -27,6 +27,9 @@ from recsys.base.secrets import mask_text
 
 KERNEL = "RECSYS_IN_KERNEL"  # environment variable of the ranks that a notebook's kernel starts
 JSON = "RECSYS_LOGGING_JSON"  # environment variable of the ranks of a job that writes JSON lines
+STAMP = "%Y-%m-%d %H:%M:%S"  # before each line of a log of text
+LOG_EVERY_SECONDS = 10.0
+UPDATE_EVERY_SECONDS = 0.5  # of the line of a bar in a notebook
 
 
 def _in_kernel() -> bool:
@@ -71,9 +74,6 @@ for _stream in (sys.stdout, sys.stderr):  # a terminal of ASCII shows other lett
         _stream.reconfigure(errors="backslashreplace")
 console = _console(stderr=True)  # messages
 results = _console(stderr=False)
-STAMP = "%Y-%m-%d %H:%M:%S"  # before each line of a log of text
-LOG_EVERY_SECONDS = 10.0
-UPDATE_EVERY_SECONDS = 0.5  # of the line of a bar in a notebook
 _open_line = 0  # letters of the line that a bar updates in place
 _bars_in_place = 0  # bars that are not closed
 _json = False

@@ -30,6 +30,15 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # an extra of pyproject.toml -> the modu
     "gbm": ("lightgbm", "xgboost", "catboost"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
+# torch -> (torchrec, fbgemm), by release series
+TRIPLES = {
+    "2.11": ("1.6", "1.6"),
+    "2.12": ("1.7", "1.7"),
+    "2.13": ("1.8", "1.8"),
+    "2.14": ("1.9", "1.9"),
+}
+FBGEMM = ("fbgemm-gpu-cpu", "fbgemm-gpu", "fbgemm-gpu-nightly-cpu")
+PINNED = ("2.13.0", "1.8.0", "1.8.0")
 
 
 def is_installed(module: str) -> bool:
@@ -69,17 +78,6 @@ def no_compiler(gpu: bool) -> str | None:
         return None
     missing = f"no compiler ({' or '.join(names)}) or no Python.h is found"
     return f"{missing}: what needs it is off, the run goes on in eager mode; on Debian, apt install g++ python3-dev"
-
-
-# torch -> (torchrec, fbgemm), by release series
-TRIPLES = {
-    "2.11": ("1.6", "1.6"),
-    "2.12": ("1.7", "1.7"),
-    "2.13": ("1.8", "1.8"),
-    "2.14": ("1.9", "1.9"),
-}
-FBGEMM = ("fbgemm-gpu-cpu", "fbgemm-gpu", "fbgemm-gpu-nightly-cpu")
-PINNED = ("2.13.0", "1.8.0", "1.8.0")
 
 
 class VersionMismatch(UserError):

@@ -14,6 +14,24 @@ from recsys.base.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
+PROBLEMS = {  # beginnings of pydantic's types of errors
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "finite_number": "must be a finite number",
+    "int_": "must be a whole number",
+    "float_": "must be a number",
+    "bool_": "must be true or false",
+    "string_pattern_mismatch": "is empty; write a name, or leave the key out",
+    "string_type": "must be text; write it in quotes",
+    "list_type": "must be a list, such as [a, b]",
+    "dict_type": "must be a mapping, such as {{a: 1}}; in a shell, in quotes",
+    "too_short": "is empty",
+    "value_error": "{error}",
+}
 
 
 class StrictSettings(BaseModel):
@@ -67,26 +85,6 @@ def part_of(hint: object, name: str) -> object:
     if names_of(hint):
         return without_none(get_type_hints(hint).get(name))
     return without_none(get_args(hint)[-1]) if get_origin(hint) in (dict, list, tuple) else None
-
-
-UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
-PROBLEMS = {  # beginnings of pydantic's types of errors
-    "greater_than_equal": "must be at least {ge}",
-    "greater_than": "must be above {gt}",
-    "less_than_equal": "must be at most {le}",
-    "less_than": "must be below {lt}",
-    "multiple_of": "must be a multiple of {multiple_of}",
-    "finite_number": "must be a finite number",
-    "int_": "must be a whole number",
-    "float_": "must be a number",
-    "bool_": "must be true or false",
-    "string_pattern_mismatch": "is empty; write a name, or leave the key out",
-    "string_type": "must be text; write it in quotes",
-    "list_type": "must be a list, such as [a, b]",
-    "dict_type": "must be a mapping, such as {{a: 1}}; in a shell, in quotes",
-    "too_short": "is empty",
-    "value_error": "{error}",
-}
 
 
 def reason_of(error: Mapping[str, Any]) -> str:

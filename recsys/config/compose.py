@@ -51,6 +51,8 @@ COMMANDS = {
     "loadtest": command_schemas.LoadTestConfig,
     "pipeline": pipeline_schema.PipelineConfig,
 }
+# what the files of conf/ say to Hydra, for those that do not: no log, no folder of its own
+QUIET = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.run.dir=."]
 
 
 def conf_dir() -> Path:
@@ -160,10 +162,6 @@ def renamed(key: str) -> str | None:
     """Return the message for an old key in a file. Old keys in overrides and run folders are translated instead."""
     new = next((f"{n}{key.removeprefix(old)}" for old, n in RENAMED.items() if f"{key}.".startswith(f"{old}.")), None)
     return new and f"{key}: is {new} now; rename it in your YAML file"
-
-
-# what the files of conf/ say to Hydra, for those that do not: no log, no folder of its own
-QUIET = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.run.dir=."]
 
 
 def file_overrides(file: Path) -> list[str]:

@@ -6,6 +6,15 @@ from collections.abc import Sequence
 from recsys.base.console import say_once
 
 PLAIN = re.compile(r"[\w./~-]+", re.ASCII)  # words that Hydra takes as they are
+# prefixes of keys whose last part the user chooses
+FREE_PREFIXES = ("sharding.per_table.", "engine.options.", "sweep.slurm.", "data.")
+PARTS_OF_A_RUN = ("model.", "loss.", "numeric.", "optim.dense.", "optim.scheduler.")  # as its choices have them
+PARTS = ("sources.", "merge.", "filters.", "score.", "order.", "items.columns.", "users.columns.", "events.columns.")
+RENAMED = {  # old key: new one, longest first
+    "ranking.protocols": "protocol.candidates",
+    "ranking": "protocol",
+    "model.unknown_users": "loader.unknown",
+}
 
 
 def quoted(word: str) -> str:
@@ -21,19 +30,6 @@ def override(key: str, value: object) -> str:
     """
     word = str(value)
     return f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}"
-
-
-# prefixes of keys whose last part the user chooses
-FREE_PREFIXES = ("sharding.per_table.", "engine.options.", "sweep.slurm.", "data.")
-
-PARTS_OF_A_RUN = ("model.", "loss.", "numeric.", "optim.dense.", "optim.scheduler.")  # as its choices have them
-PARTS = ("sources.", "merge.", "filters.", "score.", "order.", "items.columns.", "users.columns.", "events.columns.")
-
-RENAMED = {  # old key: new one, longest first
-    "ranking.protocols": "protocol.candidates",
-    "ranking": "protocol",
-    "model.unknown_users": "loader.unknown",
-}
 
 
 def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:

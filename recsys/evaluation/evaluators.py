@@ -30,6 +30,7 @@ from recsys.labels import BinaryLabel, ClassLabel, Label, ScalarLabel, label_sli
 
 # metrics that are also measured before the calibration
 CALIBRATED = ("logloss", "ne", "calibration", "ece", "rmse", "mae")
+PARTS = 5  # number of quantile ranges for a dense feature
 
 
 class Evaluator(Protocol):
@@ -319,8 +320,6 @@ def write_ranks(metrics: RetrievalMetrics, path: Path) -> None:
         columns |= {f"greater_{name}": metrics.ranks[:, 2 + 2 * i], f"ties_{name}": metrics.ranks[:, 3 + 2 * i]}
     pl.DataFrame(columns).write_parquet(path)
 
-
-PARTS = 5  # number of quantile ranges for a dense feature
 
 Measure = Callable[[np.ndarray], dict[str, Any]]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from recsys.evaluation.retrieval_metrics import RankedTargets
 
 SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
+LOGLOSS = "mean of −ln P(label)"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,6 @@ def _class_losses(prediction: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 _at_k = partial(TargetsMetric, at_k=True)
 _of_lists = partial(RetrievalMetric, at_k=True, of_lists=True, every_k=False, interval=False, curve=False)
-LOGLOSS = "mean of −ln P(label)"
 BINARY = (
     ScoresMetric("auc", "AUC", "higher", "area under the ROC curve", of_scores=lambda s, _: s.auc()[0]),
     ScoresMetric("pr_auc", "PR-AUC", "higher", "average precision", curve=False, of_scores=lambda s, _: s.pr_auc()),

@@ -21,6 +21,10 @@ from recsys.evaluation.metrics import (
 METRICS = {m.name: m for m in (*CLASSES, *BINARY, *NUMBERS, *WITHIN_GROUPS, *TARGET_METRICS, *LIST_METRICS)}
 LISTS = tuple(m.name for m in LIST_METRICS)
 BY_GROUP = ("gndcg", "gmrr")  # measured if data.group.together is set
+# reported next to the metrics
+COUNTS = ("rows", "gauc_rows", "groups", "cold_rows", "targets", "cold_targets", "repeat_targets", "candidates")
+TARGETS = "targets"  # among the slices of retrieval models: the metrics of cold and of warm targets
+MAIN_K = 10
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,7 @@ OF_LABELS = {
     "classes": LabelMetrics(CLASSES, by_group=False),
 }
 MAIN = {of.always[0] for of in OF_LABELS.values()}  # the main metric of each kind of label
-# reported next to the metrics
-COUNTS = ("rows", "gauc_rows", "groups", "cold_rows", "targets", "cold_targets", "repeat_targets", "candidates")
 MAIN_RANKING = OF_LABELS["binary"].always[0]
-TARGETS = "targets"  # among the slices of retrieval models: the metrics of cold and of warm targets
-MAIN_K = 10
 
 
 def metric(name: str) -> Metric | None:

@@ -17,6 +17,11 @@ from recsys.evaluation.collected_rows import is_distributed, world_size
 MAX_ID = 2**32 - 1
 GROUP = 64  # number of neighbouring candidates whose highest score is computed first
 SCORES_SEARCHED = 2**22  # number of scores searched together, which limits the memory of intermediate results
+BLOCK = 2**25  # maximum number of scores in memory
+CPU_BLOCK = 2**23 - 2**12  # on CPUs, whose allocator reuses buffers of less than 32 MiB (`keep_freed_memory`)
+CPU_ROWS = 32  # number of queries below which products take longer than new memory
+TILE = 2**22  # maximum number of candidates scored together; float32 represents counts up to this exactly
+SCORES_COMPARED = 2**20  # number of scores compared together, small enough for the CPU caches
 
 
 def best_keys(scores: Tensor, first: int, left_out: JaggedIds, k: int) -> Tensor:
@@ -88,13 +93,6 @@ def _best(scores: Tensor, first: int, k: int) -> Tensor:
 
 
 Score = Callable[[Tensor, int, int], Tensor]
-
-
-BLOCK = 2**25  # maximum number of scores in memory
-CPU_BLOCK = 2**23 - 2**12  # on CPUs, whose allocator reuses buffers of less than 32 MiB (`keep_freed_memory`)
-CPU_ROWS = 32  # number of queries below which products take longer than new memory
-TILE = 2**22  # maximum number of candidates scored together; float32 represents counts up to this exactly
-SCORES_COMPARED = 2**20  # number of scores compared together, small enough for the CPU caches
 
 
 def candidate_shard(n: int) -> tuple[range, int]:

@@ -34,6 +34,7 @@ ML, ML_OPSET = "ai.onnx.ml", 5  # operators of text and of trees
 EXAMPLE_ROWS, EXAMPLE_LENGTH, EXAMPLE_TABLE = 3, 5, 7  # sizes of the example inputs; the graph's own are dynamic
 
 Inputs = dict[str, Tensor]
+ADVICE = "use operations of whole tensors, such as those of recsys/models/common/lists.py"
 
 
 def example_inputs(features: FeatureSpec) -> Inputs:
@@ -232,7 +233,6 @@ def quiet_exporter() -> Any:
 
 
 TORCH, HERE = Path(torch.__file__).parent, Path(__file__).parent
-ADVICE = "use operations of whole tensors, such as those of recsys/models/common/lists.py"
 
 
 @contextmanager

@@ -118,9 +118,14 @@ class ExportedRetrieval(Exported):
         parts = [scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)]
         queries = np.concatenate(parts).reshape(-1, scorer.items.shape[1])  # each interest is one
         index = build(
-            scorer.items, kind=kind, queries=queries, k=max(k, 100), url=self.form.index_url,
-            recall_target=self.form.recall_target, threads=torch.get_num_threads(),
-        )  # fmt: skip
+            scorer.items,
+            kind=kind,
+            queries=queries,
+            k=max(k, 100),
+            url=self.form.index_url,
+            recall_target=self.form.recall_target,
+            threads=torch.get_num_threads(),
+        )
         index.save(folder / files.INDEX, vectors=False)
         tuned = index.about
         finds = f"a search finds {tuned.recall:.1%} of the best {tuned.recall_at} ({tuned.queries} queries)"

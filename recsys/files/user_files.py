@@ -12,9 +12,9 @@ from recsys.base.errors import UserError
 LFS = b"version https://git-lfs.github.com/spec/"
 POINTER = "is a pointer of Git LFS, not the file itself; run: git lfs pull"
 END = 1 << 16  # bytes of both ends of a file that are compared before all of it
-
-
 SCHEME = re.compile(r"([A-Za-z][\w+.-]*):[/\\]")  # s3:/bucket is what is left of s3://bucket in a path
+FORBIDDEN = "/\\*?[]"
+MOST_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
 
 
 def on_file_system(name: str, hint: str = "mount the store, or copy from or to it") -> str:
@@ -90,10 +90,6 @@ def _ends(path: str) -> bytes:
 def _whole(path: str) -> bytes:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-FORBIDDEN = "/\\*?[]"
-MOST_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
 
 
 def name_problem(name: str) -> str | None:

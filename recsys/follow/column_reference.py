@@ -29,6 +29,8 @@ KS_95 = 1.358  # 95 % quantile of the Kolmogorov distribution
 
 Frame = pl.DataFrame | pl.LazyFrame | Iterable[pl.DataFrame]
 Vocabularies = Mapping[str, pl.Series]  # column -> the values that the model knows
+_DTYPES: dict[str, Any] = {"number": pl.Float64, "time": pl.Datetime, "text": pl.String, "boolean": pl.Boolean}
+_DTYPES["null"] = pl.Null
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ def compare_rows(reference: Reference, frame: Frame, vocabularies: Vocabularies 
     drifts = [
         ColumnDrift(name, problems[name]) if name in problems else _drift(name, c, counts[name], outside.get(name))
         for name, c in reference.columns.items()
-    ]  # fmt: skip
+    ]
     rows = sample.result() if sample.seen else pl.DataFrame()
     figures, prediction = {}, reference.prediction
     if reference.label in rows.columns and reference.label not in problems:
@@ -244,9 +246,7 @@ def family_of(dtype: pl.DataType) -> str:
     return str(dtype).lower()
 
 
-_DTYPES: dict[str, Any] = {"number": pl.Float64, "time": pl.Datetime, "text": pl.String, "boolean": pl.Boolean}
 _DTYPES |= {f"list of {family}": pl.List(dtype) for family, dtype in list(_DTYPES.items())}
-_DTYPES["null"] = pl.Null
 
 
 def _elements(values: pl.Series) -> pl.Series:

@@ -52,6 +52,7 @@ SETTINGS = {
     "gate": {"change": {"auc": -0.01}},
     "canary": {"share": SHARE, "guard": {"min_requests": 400, "min_seconds": 1}},
 }
+ENDS = ("rolled_back", "canary_passed")
 
 
 def demo(root: Path, seed: int = 0) -> None:
@@ -190,6 +191,3 @@ class Visitors:
         if answer.status != 200:
             raise UserError(f"the server answered {answer.status}: {found}")
         return dict(found)
-
-
-ENDS = ("rolled_back", "canary_passed")

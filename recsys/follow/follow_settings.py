@@ -17,6 +17,7 @@ from recsys.store.aggregates import seconds_of_age
 from recsys.store.definition import read_yaml
 
 LocalPath = Annotated[Path, BeforeValidator(lambda value: on_file_system(str(value)))]
+OURS = ("run_dir", "resume", "start_from", "data.root", "data.prepared", "data.source.files", "data.split", "sweep")
 
 
 class PartitionsConfig(StrictSettings):
@@ -177,18 +178,16 @@ class FollowConfig(StrictSettings):
         return named | ({} if self.gate.cluster is None else {f"gate.cluster={self.gate.cluster}": self.gate.cluster})
 
 
-OURS = ("run_dir", "resume", "start_from", "data.root", "data.prepared", "data.source.files", "data.split", "sweep")
-
-
 def load_settings(file: Path) -> FollowConfig:
     """Read the settings of a file. Raises UserError if it cannot be read, or a value is not one that it can have."""
     if problem := problem_of(file):
         raise UserError(f"file={file}: {problem}; name the YAML of continuous training (docs/how_to/follow/follow.md)")
     settings = parse(FollowConfig, read_yaml(file), file=str(file))
     for where, overrides in {
-        "train": settings.train, "increment.overrides": settings.increment.overrides,
+        "train": settings.train,
+        "increment.overrides": settings.increment.overrides,
         "full.overrides": settings.full.overrides,
-    }.items():  # fmt: skip
+    }.items():
         for override in overrides:
             key = override.lstrip("+~").partition("=")[0]
             if any(key == own or key.startswith(f"{own}.") for own in OURS):

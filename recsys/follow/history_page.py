@@ -24,6 +24,7 @@ MAIN = ("auc", "ndcg@10")  # the metric of the chart: the first one that there i
 KINDS = {"promoted": "good", "rejected": "bad", "rolled_back": "bad"}
 CYCLE = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "stored", "why")
 EVENT = ("time", "event", "version", "who", "why")
+MOST_CYCLES, MOST_REASONS = 20, 5  # of the cycles that are listed, and of those whose reasons are
 
 
 def write_page(follower: ContinuousTraining) -> Path:
@@ -41,8 +42,19 @@ def write_page(follower: ContinuousTraining) -> Path:
     for c in reversed(state.cycles):
         outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", KINDS.get(c.outcome, ""))
         kind = "full" if c.full else "goes on"
-        cycles.append([str(c.number), cut(span(c.train)), kind, f"{c.rows:,}", cut(", ".join(c.window)), outcome,
-                       c.version or "", stored.get(c.version or "", ""), cut(c.why, 400, "wrap")])  # fmt: skip
+        cycles.append(
+            [
+                str(c.number),
+                cut(span(c.train)),
+                kind,
+                f"{c.rows:,}",
+                cut(", ".join(c.window)),
+                outcome,
+                c.version or "",
+                stored.get(c.version or "", ""),
+                cut(c.why, 400, "wrap"),
+            ]
+        )
     history: list[Cells] = []
     for e in reversed(follower.registry.history()):
         given = {n: str(e.get(n) or "") for n in EVENT}
@@ -81,9 +93,6 @@ def _chart(partitions: Mapping[str, PartitionState]) -> Markup | None:
     x, y = across([0.0, float(len(names) - 1)]), upwards([d.value for d in values])
     curve = [(d.place, d.value) for d in values if not d.hollow]
     return figure(metrics_table.label(metric), dots(values, x, y, "number of the partition", curve=curve))
-
-
-MOST_CYCLES, MOST_REASONS = 20, 5  # of the cycles that are listed, and of those whose reasons are
 
 
 def show(file: Path) -> None:

@@ -25,6 +25,12 @@ CHANCE = 4.0  # standard errors that a difference of means must exceed; many are
 ALERT_SECONDS = 60
 Outcome = Literal["pass", "warn", "fail"]
 OUTCOMES: tuple[Outcome, ...] = ("pass", "warn", "fail")
+_HELP = {
+    "check": "Outcome of a check of new rows: 0 pass, 1 warn, 2 fail",
+    "psi": "Population stability index of a column of new rows",
+    "ks": "Kolmogorov-Smirnov distance of a column of new rows",
+    "unknown_share": "Share of values of a column that the model does not know",
+}
 
 
 class Limits(StrictSettings):
@@ -124,14 +130,6 @@ class CheckReport:
                 text += [f"# HELP recsys_follow_{name} {_HELP[name]}", f"# TYPE recsys_follow_{name} gauge"]
                 text += [f"recsys_follow_{name}{line}" for line in lines]
         return "\n".join(text) + "\n"
-
-
-_HELP = {
-    "check": "Outcome of a check of new rows: 0 pass, 1 warn, 2 fail",
-    "psi": "Population stability index of a column of new rows",
-    "ks": "Kolmogorov-Smirnov distance of a column of new rows",
-    "unknown_share": "Share of values of a column that the model does not know",
-}
 
 
 def check_increment(

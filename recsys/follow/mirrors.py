@@ -18,6 +18,7 @@ from recsys.files.model_folder import MANIFEST
 from recsys.follow.model_registry import ROLES, ModelRegistry
 
 FILE = "wandb.json"
+TAG = "recsys.version"
 
 
 def mirror_to_wandb(registry: ModelRegistry) -> str | None:
@@ -70,9 +71,6 @@ def mirror_to_wandb(registry: ModelRegistry) -> str | None:
 
 def _line(error: Exception) -> str:
     return next((x for x in str(error).splitlines() if x.strip()), type(error).__name__)[:200]
-
-
-TAG = "recsys.version"
 
 
 def mirror_to_mlflow(registry: ModelRegistry, uri: str) -> int:

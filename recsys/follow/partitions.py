@@ -28,6 +28,10 @@ from recsys.store.streams import Message, open_stream
 
 DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T_ ]?(\d{2})(?::?(\d{2}))?(?!\d))?")
 HOUR = re.compile(r"hour=(\d{1,2})(?!\d)")
+FILE = re.compile(r"stream-(?P<partition>.*)-(?P<offset>\d{20})\.jsonl")
+POSITIONS, REJECTED = "stream.json", "rejected.jsonl"
+AHEAD = 86_400  # seconds by which the clocks of senders may be ahead
+BATCH, WAIT = 50_000, 1.0  # events of a batch; seconds to wait for the first one
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,7 @@ def find_partitions(config: PartitionsConfig) -> list[Partition]:
         digest = hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
         start = time_of(name)
         stop = None if start is None else start + timedelta(seconds=every)
-        found.append(
-            Partition(name, tuple(s[0] for s in stats), start, stop, digest, max(s[2] for s in stats) / 1e9)
-        )  # fmt: skip
+        found.append(Partition(name, tuple(s[0] for s in stats), start, stop, digest, max(s[2] for s in stats) / 1e9))
     return found
 
 
@@ -112,12 +114,6 @@ def ripe(partitions: list[Partition], config: PartitionsConfig, now: float | Non
     newest = max((p.stop.timestamp() for p in partitions if p.stop is not None), default=0.0)
     clock = newest if config.clock == "data" else now
     return [p for p in settled if p.stop is not None and p.stop.timestamp() + delay <= clock]
-
-
-FILE = re.compile(r"stream-(?P<partition>.*)-(?P<offset>\d{20})\.jsonl")
-POSITIONS, REJECTED = "stream.json", "rejected.jsonl"
-AHEAD = 86_400  # seconds by which the clocks of senders may be ahead
-BATCH, WAIT = 50_000, 1.0  # events of a batch; seconds to wait for the first one
 
 
 def collect(config: PartitionsConfig, root: Path) -> int:
@@ -203,8 +199,9 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
                 raise ValueError(f"{name} is in the future")
         except (ValueError, OverflowError) as e:  # OverflowError: of an integer that no float holds
             text = message.value.decode(errors="replace").rstrip("\n")
-            append_line(root / REJECTED, {"offset": message.offset, "partition": message.partition, "why": str(e),
-                                          "text": text})  # fmt: skip
+            append_line(
+                root / REJECTED, {"offset": message.offset, "partition": message.partition, "why": str(e), "text": text}
+            )
             rejected += 1
             continue
         file = config.folder / name / f"stream-{message.partition}-{offset:020d}.jsonl"

@@ -304,9 +304,13 @@ class _UsearchGraph:
 
         self._threads = threads
         self._index: Any = Index(
-            ndim=dim, metric="l2sq", dtype="f32", connectivity=GRAPH_NEIGHBOURS // 2, expansion_add=BUILD_EFFORT,
+            ndim=dim,
+            metric="l2sq",
+            dtype="f32",
+            connectivity=GRAPH_NEIGHBOURS // 2,
+            expansion_add=BUILD_EFFORT,
             enable_key_lookups=False,
-        )  # fmt: skip
+        )
         if file is not None:
             self._index.load(str(file))
 

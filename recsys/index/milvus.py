@@ -66,9 +66,12 @@ class MilvusIndex(protocol.Index):
     def __len__(self) -> int:
         with _failures(self.url):
             found = self._client.query(
-                self.collection, filter="", output_fields=["count(*)"], consistency_level="Strong",
+                self.collection,
+                filter="",
+                output_fields=["count(*)"],
+                consistency_level="Strong",
                 timeout=WRITE_SECONDS,
-            )  # fmt: skip
+            )
         return int(found[0]["count(*)"])
 
     @property
@@ -95,9 +98,13 @@ class MilvusIndex(protocol.Index):
         for start in range(0, len(queries), at_once):
             with _failures(self.url):
                 answer = self._client.search(
-                    self.collection, data=list(queries[start : start + at_once]), anns_field=VECTOR, limit=listed,
-                    search_params={"metric_type": METRIC, "params": {"nprobe": cells}}, timeout=ANSWER_SECONDS,
-                )  # fmt: skip
+                    self.collection,
+                    data=list(queries[start : start + at_once]),
+                    anns_field=VECTOR,
+                    limit=listed,
+                    search_params={"metric_type": METRIC, "params": {"nprobe": cells}},
+                    timeout=ANSWER_SECONDS,
+                )
             for row, hits in enumerate(answer, start):
                 items[row, : len(hits.ids)], products[row, : len(hits.ids)] = hits.ids, hits.distances
         return protocol.best(items, products, k)
@@ -114,9 +121,12 @@ class MilvusIndex(protocol.Index):
         with self._changes, _failures(self.url):
             for start in range(0, len(items), protocol.ADDED):
                 entities = self._client.query(
-                    self.collection, ids=items[start : start + protocol.ADDED].tolist(), output_fields=[ITEM],
-                    consistency_level="Strong", timeout=WRITE_SECONDS,
-                )  # fmt: skip
+                    self.collection,
+                    ids=items[start : start + protocol.ADDED].tolist(),
+                    output_fields=[ITEM],
+                    consistency_level="Strong",
+                    timeout=WRITE_SECONDS,
+                )
                 if entities:
                     ids = [row[ITEM] for row in entities]
                     self._client.delete(self.collection, ids=ids, timeout=WRITE_SECONDS)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 HYDRAS = ("_args_", "_convert_", "_partial_", "_recursive_")  # keys of Hydra's instantiate, which have no use here
+BUILT_WITH = ("features", "device")  # the parameters that every model takes
 
 
 def locate(target: str, key: str, base: type | None = None) -> Callable[..., Any]:
@@ -187,9 +188,6 @@ def _hints(function: object) -> dict[str, Any]:
         return get_type_hints(function)
     except (NameError, TypeError, AttributeError):
         return {}
-
-
-BUILT_WITH = ("features", "device")  # the parameters that every model takes
 
 
 def make(node: Mapping[str, Any], key: str, base: type | None = None) -> Callable[..., Any]:

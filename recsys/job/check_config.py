@@ -108,8 +108,10 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
         for i, (name, label) in enumerate(data.label_configs.items()):
             key = data.label_key(name)
             if label.only_if in names[i:]:
-                raise UserError(f"{key}.only_if={label.only_if}: this model takes the first label for the click; put "
-                                f"{label.only_if} before {name}")  # fmt: skip
+                raise UserError(
+                    f"{key}.only_if={label.only_if}: this model takes the first label for the click; put "
+                    f"{label.only_if} before {name}"
+                )
             if label.only_if is not None and label.otherwise != 0:
                 why = "this model learns a conversion from all rows"
                 raise UserError(f"{key}.only_if={label.only_if}: {why}; set {key}.otherwise=0, the label of the others")

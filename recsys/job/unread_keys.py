@@ -16,6 +16,29 @@ from recsys.schema.data_schema import DataConfig, LabelConfig
 from recsys.schema.fields import defaults, flatten
 
 MOST_SHOWN = 20
+SHARES = ("order", "time", "random", "hash")
+IN_SHARES = f"with data.split.by={', '.join(SHARES)}"
+TIMED = ("time", "hash", "kfold")
+TRAINER = (
+    *("max_*", "batch_size", "accumulate", "precision", "loss_scale", "tf32", "recompute", "compile", "cuda_graphs"),
+    *("pipeline", "log_*", "save_*", "validate_*", "early_stopping.*"),
+)
+OF_STEPS = (
+    *(
+        "optim.*",
+        "dims",
+        "sharding.*",
+        "loader.[!b]*",
+        "loader.balance_lists",
+        "checkpoint.every_*",
+        "checkpoint.keep_*",
+        "debug.profile_steps",
+    ),
+    *("data.sparse.*.vectors.*", "debug.train_batches", *(f"trainer.{key}" for key in TRAINER)),
+)
+OF_LABEL = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")
+OF_WINDOWS = ("data.sequences.stride", "data.sequences.reverse")
+OF_ITEMS = tuple(f"data.items.{key}" for key in ("key", "names", "format", "columns", "dense.*", "sparse.*"))
 
 
 @dataclass(frozen=True)
@@ -74,29 +97,6 @@ def reads_validation(data: ResolvedData) -> bool:
     return of_files or data.split.by in SHARES or not data.split.validation
 
 
-SHARES = ("order", "time", "random", "hash")
-IN_SHARES = f"with data.split.by={', '.join(SHARES)}"
-TIMED = ("time", "hash", "kfold")
-TRAINER = (
-    *("max_*", "batch_size", "accumulate", "precision", "loss_scale", "tf32", "recompute", "compile", "cuda_graphs"),
-    *("pipeline", "log_*", "save_*", "validate_*", "early_stopping.*"),
-)
-OF_STEPS = (
-    *(
-        "optim.*",
-        "dims",
-        "sharding.*",
-        "loader.[!b]*",
-        "loader.balance_lists",
-        "checkpoint.every_*",
-        "checkpoint.keep_*",
-        "debug.profile_steps",
-    ),
-    *("data.sparse.*.vectors.*", "debug.train_batches", *(f"trainer.{key}" for key in TRAINER)),
-)
-OF_LABEL = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")
-OF_WINDOWS = ("data.sequences.stride", "data.sequences.reverse")
-OF_ITEMS = tuple(f"data.items.{key}" for key in ("key", "names", "format", "columns", "dense.*", "sparse.*"))
 RULES = (
     Rule(OF_STEPS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
     Rule(("optim.sparse.[!nl]*", "loader.unknown", "sharding.*"), has_tables, "by models with embedding tables"),

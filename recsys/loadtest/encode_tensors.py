@@ -21,6 +21,13 @@ History = list[Row]  # of a query of a retrieval model
 
 MOST = 20_000  # number of rows that are read; requests repeat them
 EXAMPLES = "examples.json"  # in the folder of an exported model
+NUMPY = {
+    "BOOL": np.dtype(np.bool_),
+    **{f"INT{n}": np.dtype(f"<i{n // 8}") for n in (8, 16, 32, 64)},
+    **{f"UINT{n}": np.dtype(f"<u{n // 8}") for n in (8, 16, 32, 64)},
+    **{f"FP{n}": np.dtype(f"<f{n // 8}") for n in (16, 32, 64)},
+}
+WORDS = {"true": True, "1": True, "false": False, "0": False}  # of BOOL in text files
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -99,15 +106,6 @@ READERS: dict[str, Callable[[Path], list[Row]]] = {
     ".ndjson": _json_lines,
     ".parquet": _parquet,
 }
-
-
-NUMPY = {
-    "BOOL": np.dtype(np.bool_),
-    **{f"INT{n}": np.dtype(f"<i{n // 8}") for n in (8, 16, 32, 64)},
-    **{f"UINT{n}": np.dtype(f"<u{n // 8}") for n in (8, 16, 32, 64)},
-    **{f"FP{n}": np.dtype(f"<f{n // 8}") for n in (16, 32, 64)},
-}
-WORDS = {"true": True, "1": True, "false": False, "0": False}  # of BOOL in text files
 
 
 @dataclass(frozen=True)

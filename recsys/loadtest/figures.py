@@ -15,6 +15,9 @@ from recsys.loadtest.server_times import ServerTimes
 BUSY = 0.9  # share of a core from which the client itself may be the limit
 LATE = 0.2  # share of the mean latency from which requests count as sent late
 PERCENTILES = {"p50_ms": 50, "p90_ms": 90, "p99_ms": 99, "p999_ms": 99.9}
+TIMES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "mean_ms")
+TIME_NAMES = ("p50", "p90", "p99", "p99.9", "mean")
+PARTS = ("client_ms", "network_ms", "queue_ms", "compute_ms", "other_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +110,6 @@ def within_slo(measurements: Sequence[Measurement], slo_ms: float) -> dict[int, 
         if m.batch_size not in best or m.rows_per_s > best[m.batch_size].rows_per_s:
             best[m.batch_size] = m
     return best
-
-
-TIMES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "mean_ms")
-TIME_NAMES = ("p50", "p90", "p99", "p99.9", "mean")
-PARTS = ("client_ms", "network_ms", "queue_ms", "compute_ms", "other_ms")
 
 
 def make_table(measurements: Sequence[Measurement], title: str) -> Table:

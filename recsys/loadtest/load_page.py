@@ -34,6 +34,7 @@ NAMES_WIDE, NOTES_WIDE = 60, 80  # pixels before and behind bars
 PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "rows": "JSON rows"}
 Value = Callable[[Measurement], float | None]
 Lines = list[tuple[Paint, list[Measurement]]]
+FILES = ("results.csv", "results.json", "load_test.html")
 
 
 def make_page(settings: Mapping[str, Any], model: str, measurements: Sequence[Measurement]) -> str:
@@ -156,9 +157,6 @@ def _chart(
     if limit is not None and up.stop <= (at := up.at(limit)) <= up.start:
         under = [line(flat.start, at, flat.stop, at, "limit", f"p99 within {limit:g} ms")]
     return lines(title, series, x_label, x=flat, y=up, under=under)
-
-
-FILES = ("results.csv", "results.json", "load_test.html")
 
 
 def write_results(folder: Path, settings: Mapping[str, Any], model: str, measurements: Sequence[Measurement]) -> None:

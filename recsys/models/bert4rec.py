@@ -15,6 +15,8 @@ from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Fraction, Length, Part, Share, Width
 
+PLACES = {"end": PlacesFromEnd, "start": PlacesFromStart}
+
 
 class BertBlock(nn.Module):
     """Bidirectional self-attention, then a feed-forward network, each with a residual and a norm after it.
@@ -38,9 +40,6 @@ class BertBlock(nn.Module):
         """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
         x = self.between(x + self.attention(x, x, lengths))
         return self.after(x + self.dropout(self.feed_forward(x)))
-
-
-PLACES = {"end": PlacesFromEnd, "start": PlacesFromStart}
 
 
 class BERT4Rec(nn.Module, RetrievalModel):

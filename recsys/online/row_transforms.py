@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from recsys.data.features.batch_tensors import BatchTensors
 
 UNUSUAL = (UserError, KeyError, TypeError, ValueError, ArithmeticError)  # rows that only polars reads, or bad ones
+KEPT = 16  # sets of shared columns whose division is kept
 
 
 class RowTransforms:
@@ -144,9 +145,6 @@ class RowTransforms:
         bags = [f.name for f in self.features.sparse if f.multi_valued]
         values, lengths = ({n: x[n] for n in bags} for x in (arrays.values, arrays.lengths))
         return Arrays(arrays.dense, arrays.ids, values, lengths)
-
-
-KEPT = 16  # sets of shared columns whose division is kept
 
 
 @dataclass(frozen=True)

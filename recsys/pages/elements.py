@@ -8,6 +8,9 @@ from markupsafe import Markup, escape
 
 from recsys.base.printable import escaped, visible
 
+LONGEST = 36  # number of characters shown of a value
+TRIAL = re.compile(r"(.*/)?\d+: ")  # name of a trial, such as 3: lr=0.1, dim=8
+
 
 def el(tag: str, *children: str, **attributes: str | float | None) -> Markup:
     """Return an element. Attributes that are None are left out, and _ stands for - in their names: class_, data_t."""
@@ -33,10 +36,6 @@ def path(points: Iterable[tuple[float, float]]) -> str:
 def pixels(value: float) -> str:
     """Format a coordinate. Tooltips of charts read values from them, so that one decimal would be too coarse."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if value else "0"
-
-
-LONGEST = 36  # number of characters shown of a value
-TRIAL = re.compile(r"(.*/)?\d+: ")  # name of a trial, such as 3: lr=0.1, dim=8
 
 
 def number(x: float) -> str:

@@ -84,10 +84,16 @@ def _slices_of_feature(
         picture = dots_in_cell(dots[v], bounds, 0.5 if ranking else None, 340) if dots[v] else None
         own_values = [found.get(v, {}).get(own) for *_, found in others]
         deltas = ["–" if x is None or base is None else signed(x - base) for x in own_values]
-        rows.append([
-            cut(v), f"{n:,}", *(["–" if e.get(count) is None else f"{e[count]:,}"] if count else []),
-            picture or ("one class only" if n else "no rows"), "–" if base is None else f"{base:.4f}", *deltas,
-        ])  # fmt: skip
+        rows.append(
+            [
+                cut(v),
+                f"{n:,}",
+                *(["–" if e.get(count) is None else f"{e[count]:,}"] if count else []),
+                picture or ("one class only" if n else "no rows"),
+                "–" if base is None else f"{base:.4f}",
+                *deltas,
+            ]
+        )
     title = f"{metrics_table.label(main)}{', 95 % interval' if between else ''}"
     heads = columns([feature, "rows", *([count] if count else [])], left=[feature])
     heads.append(Column(title, left=True, tooltip="dashed line: 0.5, chance" if ranking else ""))
@@ -118,14 +124,16 @@ def times(lines: Sequence[Line], paints: dict[Line, Paint]) -> PageTable | str:
         whole = shares | {"other": max(1 - sum(shares.values()), 0.0)}
         total = sum(whole.values())
         parts = [Part(s / total, colours.get(n, "var(--hatch)"), tip=f"{n}: {s:.1%}") for n, s in whole.items()]
-        rows.append([
-            run_cell(line, paint),
-            f"{speed:,.0f}",
-            bar([Part(speed / top, paint.colour, tip=f"{speed:,.0f} samples/s")], 160, 14),
-            f"{t.get('seconds') or 0:,.1f}",
-            bar(parts, 300, 14) if shares else Cell(below=[Cell("not measured")]),
-            "–" if collectives is None else f"{collectives:.0%}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                run_cell(line, paint),
+                f"{speed:,.0f}",
+                bar([Part(speed / top, paint.colour, tip=f"{speed:,.0f} samples/s")], 160, 14),
+                f"{t.get('seconds') or 0:,.1f}",
+                bar(parts, 300, 14) if shares else Cell(below=[Cell("not measured")]),
+                "–" if collectives is None else f"{collectives:.0%}",
+            ]
+        )
     what = "share of the steps' time in collectives, with the wait for other ranks; in forward, backward and optimizer"
     names = columns(("run", "samples/s", "", "seconds", "share of time"), left=("run", "", "share of time"))
     return PageTable([*names, Column("collectives", tooltip=what)], rows, first=TOP)

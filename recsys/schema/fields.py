@@ -15,6 +15,7 @@ from recsys.files.user_files import on_file_system
 
 MISSING: Any = "???"  # OmegaConf's value of a key that must be set
 CHECKED = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, defer_build=True)
+MIRROR = "checkpoint.mirror={} copies there"
 
 
 def field(default: Any, meaning: str = "", **limits: Any) -> Any:
@@ -49,7 +50,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-MIRROR = "checkpoint.mirror={} copies there"
 Name = Annotated[str, StringConstraints(pattern=r"\S")]
 Local = Annotated[Name, AfterValidator(lambda name: on_file_system(name))]  # a file or folder
 LocalRun = Annotated[Name, AfterValidator(lambda name: on_file_system(name, MIRROR.format(re.sub(":/+", "://", name))))]

@@ -68,7 +68,7 @@ class SourceConfig(TextConfig):
 
     format: str = field(
         "csv",
-        "csv | parquet | jsonl | json | arrow | npz | npy | libfm | svmlight | slots | lists | sql | delta | "
+        "csv | parquet | jsonl | json | arrow | npy | libfm | svmlight | lists | sql | delta | "
         "iceberg; data.spec sets split_binary | split_csv",
     )
     files: list[str] = field(lambda: ["*"], "globs under data.root")

@@ -33,6 +33,11 @@ _PAGE_HEADERS: Headers = [
 
 
 Handler = Callable[..., "Response | Awaitable[Response]"]
+_TEXT = {"type": "string"}
+_TENSORS = {"type": "array", "items": OBJECT}
+_INFER = body_of({"id": {"type": "string"}, "parameters": OBJECT, "inputs": _TENSORS, "outputs": _TENSORS}, "inputs")
+_FEEDBACK = body_of({"feedback": {"type": "array", "items": OBJECT}}, "feedback")
+_LOAD = body_of({"parameters": body_of({"version": {"type": "string"}})})
 
 
 class HttpRequest:
@@ -282,11 +287,6 @@ def _metrics(core: Core, _: HttpRequest) -> Response:
     return Response(core.metrics.page(), TEXT)
 
 
-_TEXT = {"type": "string"}
-_TENSORS = {"type": "array", "items": OBJECT}
-_INFER = body_of({"id": {"type": "string"}, "parameters": OBJECT, "inputs": _TENSORS, "outputs": _TENSORS}, "inputs")
-_FEEDBACK = body_of({"feedback": {"type": "array", "items": OBJECT}}, "feedback")
-_LOAD = body_of({"parameters": body_of({"version": {"type": "string"}})})
 ROUTES: list[Route] = [
     Route("POST", "/predict", "Score rows with the only ranking model", _verb("predict"), of_each_model=True),
     Route("POST", "/recommend", "Recommend items with the only model for it", _verb("recommend"), of_each_model=True),

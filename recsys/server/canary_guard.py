@@ -17,6 +17,26 @@ from recsys.files.model_folder import GuardSettings
 
 BETS = tuple(0.9 / 2**k for k in range(8))  # large ones find large differences soon, small ones small differences
 STEPS = 100  # to which differences are rounded, so that a histogram is all that a test has to keep
+MOST_REFERENCE = 200  # values with which later ones are compared
+SLOW = 1.5  # times the median: a request is slow
+# Each version computes in a thread of its own. While other processes are busy, requests of a version whose thread waits
+# for a processor take ten times as long as the other's, for up to half a second, measured with two processors.
+_BLOCKS = {"latency": (1.0, 0.25)}  # seconds, and the width of their differences
+LATE = (429, 504)  # statuses of a request that the model has not answered in time
+_VIEWS: dict[str, tuple[tuple[str, Callable[[float], float]], ...]] = {  # of an observation; larger is worse
+    "errors": (("share of failed requests is larger", float),),
+    "latency": (
+        ("share of slow requests is larger", lambda x: float(x > 0)),
+        ("share of very slow requests is larger", lambda x: float(x == 1)),
+    ),
+    "click": (("click rate is lower", lambda x: 1 - x),),
+    "score": (
+        ("scores are higher", float),
+        ("scores are lower", lambda x: 1 - x),
+        ("scores are farther from the middle", lambda x: abs(2 * x - 1)),
+        ("scores are nearer to the middle", lambda x: 1 - abs(2 * x - 1)),
+    ),
+}
 
 
 class BettingTest:
@@ -118,28 +138,6 @@ class DifferenceTest:
         for place, times in enumerate(self.counts):
             refutes = test.update(self._scaled(place, margin), times)
         return test, refutes
-
-
-MOST_REFERENCE = 200  # values with which later ones are compared
-SLOW = 1.5  # times the median: a request is slow
-# Each version computes in a thread of its own. While other processes are busy, requests of a version whose thread waits
-# for a processor take ten times as long as the other's, for up to half a second, measured with two processors.
-_BLOCKS = {"latency": (1.0, 0.25)}  # seconds, and the width of their differences
-LATE = (429, 504)  # statuses of a request that the model has not answered in time
-_VIEWS: dict[str, tuple[tuple[str, Callable[[float], float]], ...]] = {  # of an observation; larger is worse
-    "errors": (("share of failed requests is larger", float),),
-    "latency": (
-        ("share of slow requests is larger", lambda x: float(x > 0)),
-        ("share of very slow requests is larger", lambda x: float(x == 1)),
-    ),
-    "click": (("click rate is lower", lambda x: 1 - x),),
-    "score": (
-        ("scores are higher", float),
-        ("scores are lower", lambda x: 1 - x),
-        ("scores are farther from the middle", lambda x: abs(2 * x - 1)),
-        ("scores are nearer to the middle", lambda x: 1 - abs(2 * x - 1)),
-    ),
-}
 
 
 class _Metric:

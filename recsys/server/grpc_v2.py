@@ -38,6 +38,17 @@ CODES = {
 OPEN = ("ServerLive", "ServerReady")  # without a token, for load balancers
 Context = Any  # grpc.aio.ServicerContext, whose stubs are incomplete
 Method = Callable[[Any, Call, Context], Awaitable[Message]]
+MOST_PARAMETERS = 100
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
 
 
 class Service:
@@ -144,19 +155,6 @@ class Service:
                 answer.infer_response.id = getattr(request, "id", "")
             self.core.finish(call, error)
             yield answer
-
-
-MOST_PARAMETERS = 100
-_CONTENTS = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    "INT64": "int64_contents",
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
 
 
 def _inputs(request: pb.ModelInferRequest) -> list[dict[str, Any]]:

@@ -25,6 +25,10 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, math.inf)
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, math.inf)
 MODEL = ("model", "version")
 OBSERVED_ROWS = 64  # of a sampled batch, in the histogram of predictions
+SAMPLE_SHARE = 0.01  # of the time that batches take
+SAID_AFTER = 100  # rows of samples in which unknown values are looked for
+NEARLY_ALL = 0.95  # of them
+AT_MOST_EVERY = 0.1  # seconds between two sampled batches
 
 
 class ModelMetrics:
@@ -140,12 +144,6 @@ class Metrics:
 def metrics() -> Metrics:
     """Return the metrics of this process."""
     return Metrics()
-
-
-SAMPLE_SHARE = 0.01  # of the time that batches take
-SAID_AFTER = 100  # rows of samples in which unknown values are looked for
-NEARLY_ALL = 0.95  # of them
-AT_MOST_EVERY = 0.1  # seconds between two sampled batches
 
 
 class Observer:

@@ -25,6 +25,7 @@ from recsys.server.v2_tensors import bad
 
 BINARY_HEADER = b"inference-header-content-length"
 PLATFORM = "recsys"
+PARTS = {"features": "compute_input", "model": "compute_infer"}  # of recsys_request_batch_seconds -> statistics
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -149,9 +150,6 @@ def load_version(body: bytes, query: bytes) -> str | None:
     if type(version) not in (int, str):
         raise bad("parameters.version: must be a text, the name of a version")
     return str(version)
-
-
-PARTS = {"features": "compute_input", "model": "compute_infer"}  # of recsys_request_batch_seconds -> statistics
 
 
 def model_config(model: ServedModel, loaded: LoadedVersion, settings: ServeConfig) -> Message:

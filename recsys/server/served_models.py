@@ -30,6 +30,7 @@ Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size 
 BASELINE = "baseline"  # requests for the current version that are compared with the canary's
 NUMBERS = {"INT64", "FP64"}  # types of inputs that take one another's values
 MOST_KEYS = 1000  # sets of keys that are remembered
+EXPORTED = ("artefact", "delta")  # in the manifests of models from elsewhere
 
 
 @dataclass(eq=False)
@@ -328,9 +329,6 @@ def _difference(first: LoadedVersion, new: LoadedVersion, own_name: bool) -> str
         return f"needs the input {needed}"
     ours, theirs = ({s.name: (s.datatype, list(s.shape)) for s in m.outputs} for m in (b, a))
     return None if ours == theirs else f"has the outputs {ours}, not {theirs}"
-
-
-EXPORTED = ("artefact", "delta")  # in the manifests of models from elsewhere
 
 
 def _times(folder: Path) -> dict[str, float]:

@@ -18,9 +18,13 @@ from recsys.server.served_models import LoadedVersion, ServedModel
 from recsys.server.v2_tensors import V2Tensor, bad
 
 EXTENSIONS = [
-    "binary_tensor_data", "model_configuration", "model_repository", "model_repository(unload_dependents)",
-    "parameters", "statistics",
-]  # fmt: skip
+    "binary_tensor_data",
+    "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "parameters",
+    "statistics",
+]
 LOAD_KEYS = ("version", "unload_dependents")
 TAKEN = ("timeout", "binary_data_output", "triton_enable_empty_final_response")
 NO_STATE = "this server keeps nothing from one request to the next"
@@ -53,8 +57,10 @@ def check_parameters(parameters: Mapping[str, Any], known: Sequence[str] = ()) -
 def check_counts(model: ServedModel, inputs: int, outputs: int) -> None:
     """Raise UserError if a request has more inputs or outputs than the model; each of them takes time to be read."""
     served = [v.servable for v in model.versions.values()]
-    counts = (("inputs", inputs, max(len(s.inputs) + len(s.tensors) for s in served)),
-              ("outputs", outputs, max(len(s.outputs) for s in served)))  # fmt: skip
+    counts = (
+        ("inputs", inputs, max(len(s.inputs) + len(s.tensors) for s in served)),
+        ("outputs", outputs, max(len(s.outputs) for s in served)),
+    )
     for what, number, most in counts:
         if number > most:
             raise bad(f"{number} {what}: model {model.name} has {most}")

@@ -20,6 +20,9 @@ from recsys.sharding.tables import TableInfo
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1.25}  # of a number; 32 of int8 share a scale and an offset
 COLUMNS_WHOLE = {"table_wise", "column_wise", "data_parallel"}  # types whose vectors no device adds up
+TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
+SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # TorchRec's types of unpooled tables
+KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
 
 
 def codecs(comms: CommsConfig, device: torch.device) -> Any:
@@ -37,11 +40,6 @@ def check_comms(sharding: ShardingConfig, device: str) -> None:
         if device == "cpu" and name == "int8" and not (sharding.types and set(sharding.types) <= COLUMNS_WHOLE):
             why = "collectives on CPUs (gloo) cannot add up int8, as row-wise tables need"
             raise UserError(f"{key}=int8: {why}; use sharding=tablewise or columnwise, or {key}=fp16")
-
-
-TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
-SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # TorchRec's types of unpooled tables
-KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
 
 
 class _EveryType:

@@ -56,6 +56,7 @@ _ARRAYS: list[Any] = [
     (np.empty(0).__reduce__()[0], "numpy._core.multiarray._reconstruct"),  # type: ignore[index]
     *(np.ndarray, np.dtype, type(np.dtype(np.uint32))),
 ]
+PLAN = "plan.json"
 
 
 def load_plain(file: Path) -> Any:
@@ -144,9 +145,6 @@ class TensorsOnly(DefaultLoadPlanner):
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         raise UserError(f"checkpoint: {read_item.storage_index.fqn} is not a tensor")
-
-
-PLAN = "plan.json"
 
 
 class StoredCheckpoint:

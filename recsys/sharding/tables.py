@@ -22,6 +22,7 @@ from recsys.sharding.optimizers import OPTIMIZERS
 # sharding.padding -> bytes; YAML reads a bare `off` as False
 PADDINGS = {"off": 4, "False": 4, "16": 16, "64": 64, "128": 128}
 DTYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}  # sharding.table_dtype, of which FBGEMM's kernels train tables
+BLOCK_BYTES = 32 << 20  # size of a block of rows, which is written and read as one piece
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,6 @@ def check_table_dtype(table_dtype: str, is_fused: bool = True) -> None:
 
 # private: torch.distributed.checkpoint reads and writes TorchRec's tables as ShardedTensors, whose module is private
 
-BLOCK_BYTES = 32 << 20  # size of a block of rows, which is written and read as one piece
 
 Read = Callable[[int, int], Tensor]  # (first, rows) -> those rows of the stored tensor, in full width
 

@@ -120,9 +120,18 @@ def load(config: PipelineConfig, past: pl.DataFrame | None = None) -> StagedReco
         parts.score.bind(resources, "score", config.item, config.user, config.time)
     rows = {} if users is None else {row[config.user]: row for row in users.iter_rows(named=True)}
     return StagedRecommender(
-        config, catalogue, parts.sources, parts.merge, parts.filters, parts.score, parts.order, rows, events,
-        features, models.item_type,
-    )  # fmt: skip
+        config,
+        catalogue,
+        parts.sources,
+        parts.merge,
+        parts.filters,
+        parts.score,
+        parts.order,
+        rows,
+        events,
+        features,
+        models.item_type,
+    )
 
 
 def _make_catalogue(

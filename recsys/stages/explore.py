@@ -132,9 +132,13 @@ class Thompson(Order):
     explores = True
 
     def __init__(
-        self, strength: PositiveFloat = 50.0, successes: str | None = None,
-        trials: str | None = None, candidates: Place | None = 100, draws: Draws = 200,
-    ) -> None:  # fmt: skip
+        self,
+        strength: PositiveFloat = 50.0,
+        successes: str | None = None,
+        trials: str | None = None,
+        candidates: Place | None = 100,
+        draws: Draws = 200,
+    ) -> None:
         self._strength, self._columns, self._most, self._draws = strength, (successes, trials), candidates, draws
 
     def bind(self, resources: Resources, key: str) -> None:

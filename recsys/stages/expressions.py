@@ -26,13 +26,23 @@ SELECT = "SELECT ("
 MOST_PARTS = 300  # numbers, names, operators of a formula, which is computed recursively
 AT = re.compile(r" at Line: (\d+), Column: (\d+)")
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "log": np.log, "log1p": np.log1p, "exp": np.exp, "sqrt": np.sqrt, "abs": np.abs,
-    "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
+    "log": np.log,
+    "log1p": np.log1p,
+    "exp": np.exp,
+    "sqrt": np.sqrt,
+    "abs": np.abs,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
-    ast.USub: np.negative, ast.UAdd: np.positive,
-}  # fmt: skip
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
+    ast.USub: np.negative,
+    ast.UAdd: np.positive,
+}
 
 
 class Condition:

@@ -51,9 +51,11 @@ class Seen(Filter):
     """
 
     def __init__(
-        self, where: str | None = None, bloom: Annotated[int, Field(ge=1, le=2**53)] = 50_000_000,
+        self,
+        where: str | None = None,
+        bloom: Annotated[int, Field(ge=1, le=2**53)] = 50_000_000,
         errors: Fraction = 0.01,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._where, self._bloom, self._errors = where, bloom, errors
 
     def bind(self, resources: Resources, key: str) -> None:

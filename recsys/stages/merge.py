@@ -10,6 +10,8 @@ from pydantic import NonNegativeFloat
 
 from recsys.stages.sources import Found
 
+SCORE, RANK = "_score", "_rank"  # behind the name of a source
+
 
 class Merge(ABC):
     """Gives each candidate of some lists a score; the highest come first."""
@@ -75,9 +77,6 @@ class RoundRobin(Merge):
 
     def scores(self, scores: np.ndarray, weight: float, number: int, sources: int) -> np.ndarray:
         raise AssertionError("places decide")
-
-
-SCORE, RANK = "_score", "_rank"  # behind the name of a source
 
 
 def column_names(sources: Iterable[str]) -> list[str]:

@@ -131,9 +131,13 @@ class MMR(_BySimilarity):
     """
 
     def __init__(
-        self, relevance: Part = 0.7, vectors: str | None = None, column: str | None = None,
-        separator: str | None = None, candidates: Place | None = 200,
-    ) -> None:  # fmt: skip
+        self,
+        relevance: Part = 0.7,
+        vectors: str | None = None,
+        column: str | None = None,
+        separator: str | None = None,
+        candidates: Place | None = 200,
+    ) -> None:
         super().__init__(relevance, vectors, column, separator, candidates)
 
     def apply(self, visitor: Visitor, ranked: Ranked, k: int, rng: np.random.Generator) -> Ranked:
@@ -165,9 +169,13 @@ class DPP(_BySimilarity):
     """
 
     def __init__(
-        self, relevance: Share = 0.7, vectors: str | None = None,
-        column: str | None = None, separator: str | None = None, candidates: Place | None = 200,
-    ) -> None:  # fmt: skip
+        self,
+        relevance: Share = 0.7,
+        vectors: str | None = None,
+        column: str | None = None,
+        separator: str | None = None,
+        candidates: Place | None = 200,
+    ) -> None:
         super().__init__(relevance, vectors, column, separator, candidates)
 
     def apply(self, visitor: Visitor, ranked: Ranked, k: int, rng: np.random.Generator) -> Ranked:
@@ -265,9 +273,12 @@ class Boost(Order):
     """
 
     def __init__(
-        self, where: str | None = None, factor: PositiveFloat = 1.0, add: float = 0.0,
+        self,
+        where: str | None = None,
+        factor: PositiveFloat = 1.0,
+        add: float = 0.0,
         column: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._where, self._factor, self._add, self._column = where, factor, add, column
 
     def bind(self, resources: Resources, key: str) -> None:

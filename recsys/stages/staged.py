@@ -89,11 +89,19 @@ class StagedRecommender:
     """
 
     def __init__(
-        self, settings: PipelineConfig, catalogue: Catalogue, sources: Mapping[str, Source], merge: Merge,
-        filters: Mapping[str, Filter], score: Score | None, order: Mapping[str, Order],
-        users: Mapping[str, Row] | None = None, events: Events | None = None,
-        features: OnlineFeatures | None = None, item_type: pl.DataType | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: PipelineConfig,
+        catalogue: Catalogue,
+        sources: Mapping[str, Source],
+        merge: Merge,
+        filters: Mapping[str, Filter],
+        score: Score | None,
+        order: Mapping[str, Order],
+        users: Mapping[str, Row] | None = None,
+        events: Events | None = None,
+        features: OnlineFeatures | None = None,
+        item_type: pl.DataType | None = None,
+    ) -> None:
         self.settings, self.catalogue, self.sources, self.filters = settings, catalogue, sources, filters
         self.score, self.order, self.events = score, order, events
         self._merge, self._users, self._features = merge, users or {}, features

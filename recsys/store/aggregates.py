@@ -21,6 +21,11 @@ from recsys.base.errors import UserError
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 LONGEST = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
 PART = re.compile(f"([0-9]{{1,18}})({'|'.join(UNITS)})")
+EVENTS = "*"  # the column of `count` that counts events, whatever they hold
+MICROSECONDS = 1_000_000
+MOST_SUM = 2**63 - 1
+PER_SECOND = "__per_second__"  # ticks of a second, in what a store keeps of an entity
+TICK, KEY, EVENT = "__tick__", "__key__", "__event__"
 
 
 def microseconds_of_age(age: str) -> int:
@@ -60,11 +65,6 @@ def is_number(text: str) -> bool:
 
 Function = Literal["count", "sum", "mean", "min", "max", "distinct", "last"]
 FUNCTIONS: tuple[Function, ...] = get_args(Function)
-EVENTS = "*"  # the column of `count` that counts events, whatever they hold
-MICROSECONDS = 1_000_000
-MOST_SUM = 2**63 - 1
-PER_SECOND = "__per_second__"  # ticks of a second, in what a store keeps of an entity
-TICK, KEY, EVENT = "__tick__", "__key__", "__event__"
 
 
 @dataclass(frozen=True)

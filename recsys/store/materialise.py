@@ -34,6 +34,8 @@ STREAM = -1  # the number of events of a stream
 DEFINITION = "__definition__"  # the digest of the view that the events were kept for
 APPLIED = "__applied__"  # the offset after the last event of each partition of a stream that was merged
 Event = tuple[Any, ...]  # time in ticks, number of the file, and the values of View.event_columns
+ALL = "*"
+ENTITIES = 5000  # that are merged at a time
 
 
 class EventMerger:
@@ -91,10 +93,6 @@ class EventMerger:
         values |= {PER_SECOND: self._per_second, DEFINITION: self._digest}
         values |= {APPLIED: dict(applied)} if applied else {}
         return newest / self._per_second, values
-
-
-ALL = "*"
-ENTITIES = 5000  # that are merged at a time
 
 
 def materialise(

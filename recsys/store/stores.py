@@ -39,6 +39,14 @@ Values = dict[str, Any]  # the features of one entity, by column
 Entry = tuple[str, float, Values]  # key, time as a number, and values
 # (key, stored values or None) -> the time and values to store, None to leave what is there
 Change = Callable[[str, Values | None], tuple[float, Values] | None]
+# Sets a key unless the stored entry is newer, and not later than the latest time, in one step.
+PUT = """
+local old = redis.call('GET', KEYS[1])
+local time = old and cjson.decode(old)[1]
+if time and time > tonumber(ARGV[1]) and time <= tonumber(ARGV[3]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1
+"""
 
 
 def events_of(view: str) -> str:
@@ -184,16 +192,6 @@ class SQLiteStore:
                     connection.execute("INSERT OR REPLACE INTO features VALUES (?, ?, ?, ?)", row)
                     count += 1
         return count
-
-
-# Sets a key unless the stored entry is newer, and not later than the latest time, in one step.
-PUT = """
-local old = redis.call('GET', KEYS[1])
-local time = old and cjson.decode(old)[1]
-if time and time > tonumber(ARGV[1]) and time <= tonumber(ARGV[3]) then return 0 end
-redis.call('SET', KEYS[1], ARGV[2])
-return 1
-"""
 
 
 class RedisStore:

@@ -220,9 +220,11 @@ class View:
         if self.columns:
             latest = values.select(pl.col(self.key).alias(KEY), pl.col(self.time).alias(TIME), *self.columns)
             latest = latest.sort(TIME, maintain_order=True)
-            joined = asked.with_row_index(PLACE).sort(TIME).join_asof(
-                latest, on=TIME, by=KEY, tolerance=self.age(dtype), check_sortedness=False
-            )  # fmt: skip
+            joined = (
+                asked.with_row_index(PLACE)
+                .sort(TIME)
+                .join_asof(latest, on=TIME, by=KEY, tolerance=self.age(dtype), check_sortedness=False)
+            )
             parts.append(joined.sort(PLACE).select(*self.columns))
         if self.aggregates:
             per_second = ticks_per_second(dtype)

@@ -32,6 +32,7 @@ from recsys.training.run_dir import choose_checkpoint, open_run, protocol
 from recsys.training.trainer import as_counts, build_module, build_trainer, metrics_of
 
 SPLITS = ("train", "validation", "test")
+BATCH = 8192  # rows
 
 
 def evaluate(
@@ -110,9 +111,6 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     say_repeats(metrics, split)
     write_json(target, metrics)
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")
-
-
-BATCH = 8192  # rows
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from recsys.training.run_dir import MISSES_REPEATS, add_results, protocol
 if TYPE_CHECKING:
     from rich.table import Table
 
+UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
+
 
 @dataclass
 class RunResults:
@@ -86,9 +88,6 @@ def write_details(
     if cfg.metrics.predictions:
         evaluator.write(run, split)
     return sliced, curves
-
-
-UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
 
 
 def show_tables(rows: dict[str, Any]) -> None:

@@ -21,6 +21,11 @@ from recsys.training.module import RecsysModule
 
 FILES = 10**6  # largest number of files in an artifact
 UPDATED = ("sum", "exp_avg_sq")  # states of an optimizer that are 0 until a row has a gradient
+_AXES = {
+    "roc": ("false positive rate", "true positive rate"),
+    "pr": ("recall", "precision"),
+    "calibration": ("mean probability", "share of positives"),
+}
 
 
 class Tracking(pl.Callback):
@@ -95,13 +100,6 @@ def track_results(
             if (path := checkpoint.parents[1] / file).exists():
                 model.add_file(str(path), skip_cache=True)
         run.log_artifact(model, aliases=["best"])
-
-
-_AXES = {
-    "roc": ("false positive rate", "true positive rate"),
-    "pr": ("recall", "precision"),
-    "calibration": ("mean probability", "share of positives"),
-}
 
 
 def _run(loggers: Sequence[Logger]) -> Any:

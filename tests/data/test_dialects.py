@@ -375,7 +375,6 @@ def test_a_carriage_return_within_a_line_is_part_of_a_value(
         (b"[a],[b]\n", "csv", "csv"),
         (b"PAR1...", "csv", "parquet"),
         (b"ARROW1..", "parquet", "arrow"),
-        (b"PK\x03\x04\x14\0", "npz", "npz"),
         (b"\x93NUMPY\x01\0", "npy", "npy"),
         ("y,a\n".encode("utf-16"), "csv", "csv"),
     ],

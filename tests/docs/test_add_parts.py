@@ -110,12 +110,12 @@ def test_a_format(copy: Copy) -> None:
     copy.change(
         "data/raw/arrow_files.py",
         ("import pyarrow.parquet as pq\n", "import pyarrow.parquet as pq\nfrom pyarrow import orc\n"),
-        ("class Npz(RawFormat)", f"{code}\n\nclass Npz(RawFormat)"),
+        ("class Parquet(RawFormat)", f"{code}\n\nclass Parquet(RawFormat)"),
     )
     copy.change(
         "data/raw/formats.py",
-        ("import Arrow, Npz, Parquet", "import Arrow, Npz, Orc, Parquet"),
-        ("Npz(), Npy()", "Npz(), Npy(), Orc()"),
+        ("import Arrow, Parquet", "import Arrow, Orc, Parquet"),
+        ("Arrow(), Npy())", "Arrow(), Npy(), Orc())"),
     )
     frame = rows(copy.folder)
     orc.write_table(frame.to_arrow(), copy.folder / "raw" / "a.orc", stripe_size=2048)

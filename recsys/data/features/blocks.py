@@ -21,6 +21,13 @@ HISTORY = "__history__"  # the items before a query, as candidates
 CONDITION = "__where__"  # begins the columns that say for which rows a condition is true
 CONTENTS = "__contents__"  # the name of the sample of hashes of training rows
 ROW = "__row__"  # PLACE in training rows, null in all others
+LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
+ELEMENT = "__element__"  # data.source.explode: the place of a row in the list of its raw row, from 1
+LIST = "list"  # format=lists and data.source.explode: the column that identifies the raw row
+NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
+TEXT_FORMATS = ("csv", "libfm", "svmlight", "lists", "split_csv")  # of which RawFormat.untyped is True
+BLANK = " \t"  # spaces around values
+EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 
 
 def label_column(place: int, name: str) -> str:
@@ -31,15 +38,6 @@ def label_column(place: int, name: str) -> str:
 def prefix_name(levels: int) -> str:
     """Return the name of the feature of the first codes of semantic ids together: semantic_1_2 for 2 levels."""
     return "semantic_" + "_".join(str(i + 1) for i in range(levels))
-
-
-LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
-ELEMENT = "__element__"  # data.source.explode: the place of a row in the list of its raw row, from 1
-LIST = "list"  # format=lists and data.source.explode: the column that identifies the raw row
-NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
-TEXT_FORMATS = ("csv", "libfm", "svmlight", "slots", "lists", "split_csv")  # of which RawFormat.untyped is True
-BLANK = " \t"  # spaces around values
-EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ PARTS: dict[str, tuple[int, Callable[[pl.Expr], pl.Expr]]] = {
     "month": (12, lambda t: t.dt.month() - 1),
 }
 WAVES = ("sin", "cos")
+OF_ROWS = ("l2", "layer")  # ways to normalise a vector of a row: nothing is fitted
 
 
 class Count(Transform, name="count"):
@@ -145,9 +146,6 @@ class Cyclic(Transform, name="cyclic"):
         size, number = PARTS[self.part]
         angle = number(x).cast(pl.Float64) * (2 * math.pi / size)
         return (angle.sin() if self.wave == "sin" else angle.cos()).fill_null(0.0)
-
-
-OF_ROWS = ("l2", "layer")  # ways to normalise a vector of a row: nothing is fitted
 
 
 @dataclass(frozen=True)

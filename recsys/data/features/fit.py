@@ -80,8 +80,11 @@ class StatisticsPass:
         if self.first:
             collected |= dict(_sparse_statistics(self.data)) | dict(label_statistics(self.data))
         fitted = Fitted(self.data, self.params)
-        columns = [dense[n].transformed(self.params[n], fitted.code_index(dense[n].parsed, values)).alias(n)
-                   for n in collected if n in dense]  # fmt: skip
+        columns = [
+            dense[n].transformed(self.params[n], fitted.code_index(dense[n].parsed, values)).alias(n)
+            for n in collected
+            if n in dense
+        ]
         hashed = content_columns(self.data) if self.first else []
         codes = {n: numbers_of(values[n]) for n in hashed if n in values}
         partial = PartialStatistics(contents=Contents() if hashed else None)

@@ -178,9 +178,11 @@ def _sequences(data: ResolvedData, c: SequenceConfig, rows: pl.DataFrame, starts
     first, stop = np.concatenate([firsts, held_firsts]), np.concatenate([stops, held_stops])
     which = np.concatenate([np.zeros(len(stops), np.uint8), split[later]])
     features = {n: s for n, s in data.sparse_columns.items() if s.sequence}
-    sequences = rows[stop - 1].drop(list(features)).with_columns(
-        pl.Series(SPLIT, which), *(slices(rows[n], first, stop) for n in features), *queries
-    )  # fmt: skip
+    sequences = (
+        rows[stop - 1]
+        .drop(list(features))
+        .with_columns(pl.Series(SPLIT, which), *(slices(rows[n], first, stop) for n in features), *queries)
+    )
     if c.reverse:
         reversed_ = sequences.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)
         reversed_ = reversed_.with_columns(pl.lit(REPEATED, pl.UInt8).alias(SPLIT), pl.col(HISTORY).list.head(0))

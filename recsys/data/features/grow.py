@@ -53,8 +53,10 @@ def check_growth(old: Fitted, data: ResolvedData) -> None:
     """Raise UserError if the features of `data` are not those that were fitted, or cannot be fitted to more rows."""
     if data.sample_negatives != old.data.sample_negatives:
         ran = old.data.sample_negatives
-        raise UserError(f"data.sample_negatives={data.sample_negatives:g}: the run has {ran:g}, for which its "
-                        f"predictions are corrected; set {ran:g}, or train a new run")  # fmt: skip
+        raise UserError(
+            f"data.sample_negatives={data.sample_negatives:g}: the run has {ran:g}, for which its "
+            f"predictions are corrected; set {ran:g}, or train a new run"
+        )
     if (encoded := targets(data)) and old.contents is None:
         why = "target was fitted by an older version, so that rows which come again would see their own labels"
         raise UserError(f"data.dense.{encoded[0]}.transform: {why}; train a new run without start_from")
@@ -80,14 +82,18 @@ def check_growth(old: Fitted, data: ResolvedData) -> None:
         why = "new codes would be fitted, which are not those of the run"
         raise UserError(f"data.semantic_ids: {why}; start_from takes given codes only (data.semantic_ids.codes)")
     if data.k_core:
-        raise UserError("data.k_core: counts the rows of the whole data set, and start_from reads new rows alone; use "
-                        "min_count of the features instead")  # fmt: skip
+        raise UserError(
+            "data.k_core: counts the rows of the whole data set, and start_from reads new rows alone; use "
+            "min_count of the features instead"
+        )
     for where, part in {"data": data, "data.items": data.item_table}.items():
         for name, c in part.dense_columns.items() if part is not None else ():
             if isinstance(c, LookedUpVector) and any(str(way) not in ("l2", "layer") for way in c.vectors.normalise):
                 why = "is fitted to the vectors, and a new fit would change the old items' vectors"
-                raise UserError(f"{where}, vectors of {name}: normalise={c.vectors.normalise[0]} {why}; start_from "
-                                "takes l2 and layer only")  # fmt: skip
+                raise UserError(
+                    f"{where}, vectors of {name}: normalise={c.vectors.normalise[0]} {why}; start_from "
+                    "takes l2 and layer only"
+                )
 
 
 def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
@@ -115,8 +121,10 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
         )
         rows = vocabularies[table].height + 1
         if rules.capacity is not None and rows > rules.capacity:
-            say(f"capacity={rules.capacity} of table {table}: the run that this one starts from has given {rows} rows; "
-                "they stay, and new values take the rows of old ones")  # fmt: skip
+            say(
+                f"capacity={rules.capacity} of table {table}: the run that this one starts from has given {rows} rows; "
+                "they stay, and new values take the rows of old ones"
+            )
     dense, contents = old.dense, old.contents
     if contents is not None and seen.contents is not None and (known := seen.contents.share_in(contents)):
         which, contents = f"data.dense.{', '.join(encoded)}", seen.contents
@@ -185,9 +193,7 @@ def grow_table(
 def id_table(vocabulary: pl.DataFrame | None) -> pl.DataFrame:
     """Return frame (value, count, since, seen) of a vocabulary, in the order of ids; None has no rows."""
     if vocabulary is None:
-        return pl.DataFrame(
-            schema={"value": pl.String, "count": pl.UInt32, "since": pl.Int32, "seen": pl.Int32}
-        )  # fmt: skip
+        return pl.DataFrame(schema={"value": pl.String, "count": pl.UInt32, "since": pl.Int32, "seen": pl.Int32})
     missing = [pl.lit(0, pl.Int32).alias(name) for name in ("since", "seen") if name not in vocabulary.columns]
     return vocabulary.with_columns(missing).select("value", "count", "since", "seen")
 

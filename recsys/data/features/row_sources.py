@@ -18,6 +18,7 @@ from recsys.schema.source_schema import SourceConfig
 
 C = TypeVar("C", DenseConfig, SparseConfig)
 JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator
+LOOK_BACK_KEYS = ("lag", "difference", "last")
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,6 @@ class Pattern(Separated):
 
     def _lists(self, dtype: pl.DataType) -> tuple[pl.Expr, pl.DataType]:
         return pl.col(self.column).cast(pl.String).str.extract_all(self.pattern), pl.String()
-
-
-LOOK_BACK_KEYS = ("lag", "difference", "last")
 
 
 @dataclass(frozen=True)

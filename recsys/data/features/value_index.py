@@ -12,6 +12,9 @@ import polars as pl
 
 from recsys.features import OUT_OF_VOCABULARY
 
+MOST_CHANGED = 0.25  # of the values: an index with more changes builds a dict of its own
+SHORT = 256  # with at most this many rows a dict is faster, because polars hashes the whole table in every call
+
 
 def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
     """Return Int32 ids from 1 to `buckets` for a String column without nulls."""
@@ -51,8 +54,6 @@ def mix(h: np.ndarray) -> np.ndarray:
 
 
 _building = Lock()
-MOST_CHANGED = 0.25  # of the values: an index with more changes builds a dict of its own
-SHORT = 256  # with at most this many rows a dict is faster, because polars hashes the whole table in every call
 
 
 class TextResults(dict[str | None, Any]):

@@ -13,6 +13,8 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.features import OUT_OF_VOCABULARY, SparseFeature
 from recsys.files.manifest import UNREADABLE, DamagedFile
 
+FIRST_ROWS = 1_000_000  # of a split, that are looked at
+
 
 def training_lists(prepared: Prepared) -> CandidateLists:
     """Return the items that each group has chosen in training, one list per group that has any.
@@ -69,9 +71,6 @@ def load_factors(folder: Path, hit_rate: float) -> dict[str, float]:
         hot = int((counts.cum_sum() < hit_rate * float(counts.sum())).sum()) + 1
         factors[file.stem] = (1 + min(hot, len(counts))) / (1 + len(counts))
     return factors
-
-
-FIRST_ROWS = 1_000_000  # of a split, that are looked at
 
 
 def untrained_unknowns(prepared: Prepared) -> list[str]:

@@ -160,8 +160,10 @@ def _check_groups(data: ResolvedData) -> None:
             raise UserError(f"{data.key}.dense.{name}: {why}; put another label first, or leave target out")
     for c in data.columns:
         if c.look_back is not None and data.group is None:
-            raise UserError(f"{c.key}.{c.look_back.key}={c.look_back.rows}: needs data.group, because it reads earlier "
-                            "rows of a group")  # fmt: skip
+            raise UserError(
+                f"{c.key}.{c.look_back.key}={c.look_back.rows}: needs data.group, because it reads earlier "
+                "rows of a group"
+            )
         if isinstance(c.look_back, Age) and data.group is not None and data.group.order is None:
             raise UserError(
                 f"{c.key}.age=true: needs data.group.order, the time by which the rows of a group are sorted"

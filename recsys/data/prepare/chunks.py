@@ -39,6 +39,11 @@ from recsys.files.atomic import beside, remove_folder, whole_folder
 from recsys.files.manifest import DamagedFile, Entry
 from recsys.schema.source_schema import SourceConfig
 
+INFO = "chunk.json"
+READ_FORMAT = 5  # increase it if a change makes the same bytes parse differently
+FEATURES = ~cs.starts_with("__")  # their numbers are Float64 when read, whatever their type on disk
+PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
+
 
 class TextCoder:
     """Assigns codes to the values of each column: 0, 1, ... in the order of first appearance.
@@ -75,12 +80,6 @@ class TextCoder:
             name: pl.int_range(max(sizes), dtype=pl.UInt32, eager=True).cat.to(self._kinds[name]).cast(pl.String)
             for name, sizes in self._sizes.items()
         }
-
-
-INFO = "chunk.json"
-READ_FORMAT = 5  # increase it if a change makes the same bytes parse differently
-FEATURES = ~cs.starts_with("__")  # their numbers are Float64 when read, whatever their type on disk
-PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
 
 
 @dataclass(frozen=True)

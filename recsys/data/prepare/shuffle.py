@@ -86,9 +86,9 @@ def _partition(
         frame = frame.with_columns(decode_column(name, frame, text) for name, text in values.items())
         frame = frame if by is None else frame.with_columns(by.canonical(frame[GROUP]))
         pile = (shares(frame[GROUP], 0) * piles).astype(int)
-        for (p,), rows in frame.with_columns(pl.Series("pile", pile)).partition_by(
-            "pile", as_dict=True, include_key=False
-        ).items():  # fmt: skip
+        for (p,), rows in (
+            frame.with_columns(pl.Series("pile", pile)).partition_by("pile", as_dict=True, include_key=False).items()
+        ):
             target = folder / f"{p:05d}"
             target.mkdir(exist_ok=True)
             rows.write_parquet(target / f"{number:05d}-{i:05d}.parquet", compression="lz4", statistics=False)

@@ -31,6 +31,9 @@ from recsys.files.user_files import file_url
 from recsys.schema.data_schema import EngineConfig
 
 DOCS = "see docs/how_to/train/several_nodes.md"
+POLL_SECONDS = 0.05
+STOPPING_SECONDS = 10  # time for which tasks of a job that has ended may continue to write
+SMALL_BYTES = 64 << 20  # tables up to this size are summed by the driver, which is quicker than a Spark job
 
 
 class ListAccumulator(AccumulatorParam):
@@ -149,11 +152,6 @@ def job_failure(results: Path, error: BaseException | None) -> BaseException:
     failed = RuntimeError("a Spark job failed")
     failed.__cause__ = error
     return failed
-
-
-POLL_SECONDS = 0.05
-STOPPING_SECONDS = 10  # time for which tasks of a job that has ended may continue to write
-SMALL_BYTES = 64 << 20  # tables up to this size are summed by the driver, which is quicker than a Spark job
 
 
 class Spark(Engine):

@@ -207,21 +207,25 @@ def check_split(split: SplitConfig) -> None:
     if split.window is not None and not split.validation:
         why = "the last window is measured on the validation split"
         raise UserError(f"data.split.window={split.window:g}: {why}; set data.split.validation above 0")
-    files = ", ".join(split.test_files)
-    problems = {
-        f"validation={split.validation} and test={split.test}: must be shares from 0 on, below 1 in all":
-            not (split.validation >= 0 and split.test >= 0 and split.validation + split.test < 1),
-        "test=0 with by=kfold: each fold tests; to train on all rows, set data.split.by=random as well":
-            not split.test and split.by == "kfold",
-        f"test=0 with origins={split.origins}: each origin tests; remove data.split.origins and fold":
-            not split.test and split.origins is not None,
-        f"test=0: {files} would neither train nor test; add it to data.split.train_files, and set test_files=[]":
-            not split.test and split.by == "files" and split.test_files,
-    }  # fmt: skip
-    if problem := next((text for text, applies in problems.items() if applies), None):
-        raise UserError(f"data.split: {problem}")
+    if split.validation < 0 or split.test < 0 or split.validation + split.test >= 1:
+        shares = f"validation={split.validation} and test={split.test}"
+        raise UserError(f"data.split: {shares}: must be shares from 0 on, below 1 in all")
+    if not split.test and (why := _why_tested(split)) is not None:
+        raise UserError(f"data.split: test=0{why}")
     if split.by == "files" and not (split.train_files and (split.test_files or not split.test)):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
             f"training files are used for validation (data.split.validation={split.validation}, validation_rows=last)"
         )
+
+
+def _why_tested(split: SplitConfig) -> str | None:
+    """Return why a split cannot be without test rows, or None."""
+    if split.by == "kfold":
+        return " with by=kfold: each fold tests; to train on all rows, set data.split.by=random as well"
+    if split.origins is not None:
+        return f" with origins={split.origins}: each origin tests; remove data.split.origins and fold"
+    if split.by == "files" and split.test_files:
+        files = ", ".join(split.test_files)
+        return f": {files} would neither train nor test; add it to data.split.train_files, and set test_files=[]"
+    return None

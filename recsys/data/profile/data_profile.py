@@ -14,6 +14,8 @@ from recsys.data.features.encoders import Encoder
 
 FLOOR = 1e-4  # smaller shares count as this one: an empty cell would make the index infinite
 SOME, LARGE = 0.1, 0.25
+DIMS = (16, 128)  # embedding dims for which the page shows bytes (float32)
+MIN_COUNTS = (1, 2, 3, 5, 10, 15, 30, 100)
 
 
 def psi(p: np.ndarray, q: np.ndarray) -> float:
@@ -64,10 +66,6 @@ def wilson(positives: float, rows: float) -> tuple[float, float]:
     z, share = 1.96, positives / rows
     middle, half = share + z * z / (2 * rows), z * sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows))
     return max((middle - half) / (1 + z * z / rows), 0.0), min((middle + half) / (1 + z * z / rows), 1.0)
-
-
-DIMS = (16, 128)  # embedding dims for which the page shows bytes (float32)
-MIN_COUNTS = (1, 2, 3, 5, 10, 15, 30, 100)
 
 
 @dataclass(frozen=True)

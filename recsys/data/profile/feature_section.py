@@ -19,6 +19,8 @@ from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, colum
 
 HIGH = 180  # of the coverage curve, in pixels
 PAGE = 1184  # width of the page in pixels
+SPLIT_PAINTS = [Paint(s, f"var(--c{i})") for i, s in enumerate(SPLITS)]
+NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
 
 
 def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
@@ -33,10 +35,12 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
         rows.append(["0, 1" if least == 1 else str(least), f"{n:,}", part, *_sizes(n), share(r["covered"])])
         kinds.append("best" if t.encoder.vocabulary is not None and least == t.min_count else "")
     heads = [
-        Column("min_count"), Column("rows", tooltip="of the table"), Column("", left=True),
+        Column("min_count"),
+        Column("rows", tooltip="of the table"),
+        Column("", left=True),
         *(Column(f"at dim {d}") for d in DIMS),
         Column("covered", tooltip="share of training lookups whose value has a row of its own"),
-    ]  # fmt: skip
+    ]
     shared = ", ".join(x for x in t.features if x != f.name)
     hashed = ""
     if (used := t.used) is not None:
@@ -46,8 +50,14 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
             "them share a bucket with another value. The table below shows a vocabulary instead."
         )
     sizes = PageTable(heads, rows, kinds)
-    return {"table": t, "shared": shared, "hashed": hashed, "sizes": sizes, "curve": _coverage(t),
-            "chosen": t.encoder.vocabulary is not None}  # fmt: skip
+    return {
+        "table": t,
+        "shared": shared,
+        "hashed": hashed,
+        "sizes": sizes,
+        "curve": _coverage(t),
+        "chosen": t.encoder.vocabulary is not None,
+    }
 
 
 def _sizes(rows: int) -> list[str]:
@@ -100,9 +110,6 @@ def all_tables(profile: DataProfile) -> dict[str, Any] | None:
 
 def _features(t: Table) -> str:
     return "" if t.features == (t.name,) else ", ".join(t.features)
-
-
-SPLIT_PAINTS = [Paint(s, f"var(--c{i})") for i, s in enumerate(SPLITS)]
 
 
 def cell_table(frame: pl.DataFrame, what: str, rows: str, base: float, *, labelled: bool) -> PageTable:
@@ -162,7 +169,6 @@ def rate_interval(positives: int, rows: int, base: float, top: float) -> Markup 
     return dots_in_cell([Dot(positives / rows, colour, tip, low, high)], (0.0, top), base, 112)
 
 
-NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
 Titled = tuple[str, str, PageTable]  # title, small text behind it, cells
 
 

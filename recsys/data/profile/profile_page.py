@@ -100,23 +100,33 @@ def _summary(profile: DataProfile) -> PageTable:
             for d in f.drift
         ]
         value = Cell(f"{f.iv:.3f}", "bad" if f.iv > SUSPECT else "", sort=f.iv)
-        rows.append([
-            Cell(f"{i + 1}", sort=i), Cell(f.name, link=f"f-{i}"), Cell(f.kind, "kind"),
-            _sortable(missing, share(missing)), bar([Part(missing or 0.0, "var(--other)")], 48),
-            _sortable(f.distinct, f"{'' if f.exact else '≈ '}{f.distinct:,}"),
-            *(_sortable(o, share(o)) for o in f.oov or (None, None)),
-            *drifts, *([value] if profile.labelled else []),
-            _sortable(table_size, "–" if table_size is None else f"{table_size:,}"),
-        ])  # fmt: skip
+        rows.append(
+            [
+                Cell(f"{i + 1}", sort=i),
+                Cell(f.name, link=f"f-{i}"),
+                Cell(f.kind, "kind"),
+                _sortable(missing, share(missing)),
+                bar([Part(missing or 0.0, "var(--other)")], 48),
+                _sortable(f.distinct, f"{'' if f.exact else '≈ '}{f.distinct:,}"),
+                *(_sortable(o, share(o)) for o in f.oov or (None, None)),
+                *drifts,
+                *([value] if profile.labelled else []),
+                _sortable(table_size, "–" if table_size is None else f"{table_size:,}"),
+            ]
+        )
     information = Column("information value", tooltip="how well the feature predicts the label by itself")
     heads = [
-        Column("#", tooltip="as in the config"), Column("column", left=True), Column("type", left=True),
-        Column("missing", tooltip="share of training rows"), Column("", left=True),
+        Column("#", tooltip="as in the config"),
+        Column("column", left=True),
+        Column("type", left=True),
+        Column("missing", tooltip="share of training rows"),
+        Column("", left=True),
         Column("distinct", tooltip="in training"),
         *(Column(f"unknown, {s}", tooltip="share of lookups out of vocabulary") for s in SPLITS[1:]),
         *(Column(f"drift, {s}", tooltip="population stability index, from training") for s in SPLITS[1:]),
-        *([information] if profile.labelled else []), Column("table rows"),
-    ]  # fmt: skip
+        *([information] if profile.labelled else []),
+        Column("table rows"),
+    ]
     return PageTable(heads, rows, kind="sortable", first=len(rows))
 
 

@@ -12,6 +12,8 @@ from recsys.data.profile.data_profile import MIN_COUNTS, Table
 TALLY = (*SPLITS, "positives")  # rows of each split; training rows whose label is 1
 HASH = "__hash__"  # hash of the row number
 KEPT = 1 << 14  # hashes kept to estimate distinct values: 128 KiB a feature
+TOP = 20  # the most frequent values, which are cells of their own
+POINTS = 60  # points of the coverage curve
 
 
 def tally(labels: pl.Series, which: np.ndarray) -> pl.DataFrame:
@@ -113,10 +115,6 @@ def each_number(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     if rows.schema[name] != pl.List:
         return rows
     return rows.filter(pl.col(name).list.len() > 0).explode(name)
-
-
-TOP = 20  # the most frequent values, which are cells of their own
-POINTS = 60  # points of the coverage curve
 
 
 def cells(counts: pl.DataFrame, absent: str) -> pl.DataFrame:

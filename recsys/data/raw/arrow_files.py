@@ -1,10 +1,8 @@
-"""Read Parquet, Arrow IPC files (Feather) and streams, and .npz archives of NumPy arrays."""
+"""Read Parquet, and Arrow IPC files (Feather) and streams."""
 
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PosixPath
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -109,58 +107,6 @@ def _batches(file: Path, file_range: FileRange, projection: Projection) -> Itera
             batches = reader
         for batch in batches:
             yield batch.select(names)
-
-
-class Npz(RawFormat):
-    """Archives of NumPy arrays.
-
-    An array of one dimension is a column of its name. One of two dimensions, (rows, width), is a column of vectors, or
-    the columns that data.source.arrays.NAME.columns lists.
-    """
-
-    name = "npz"
-    names_columns = explodes = True
-
-    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
-        return _read_npz(source, file).head(0)
-
-    def read(
-        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
-    ) -> Iterator[Block]:
-        yield numbered(file, _read_npz(source, file), 1)
-
-
-def _read_npz(source: SourceConfig, file: Path) -> pl.DataFrame:
-    """Return the arrays as columns. Raises UserError if they do not have the same number of rows."""
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as e:
-        raise UserError(f"{file}: not a .npz archive of arrays of numbers or text ({one_line(e)})") from e
-    columns: list[pl.Series] = []
-    for name, array in arrays.items():
-        if array.dtype.kind not in "biufUS" or array.ndim not in (1, 2):
-            shape = "x".join(map(str, array.shape)) or "a single value"
-            raise UserError(f"{file}: array {name} holds {array.dtype} of shape {shape}, not one value or vector a row")
-        if array.dtype == np.float16:
-            array = array.astype(np.float32)
-        given = list(source.arrays[name].columns) if name in source.arrays else []
-        width = 1 if array.ndim == 1 else array.shape[1]
-        if given and (array.ndim == 1 or width != len(given)):
-            named = f"names {len(given)} columns, but {file.name} has {width}"
-            raise UserError(f"data.source.arrays.{name}.columns: {named}")
-        if given:
-            columns += [pl.Series(c, np.ascontiguousarray(array[:, i])) for i, c in enumerate(given)]
-        else:
-            columns.append(pl.Series(name, array))
-    for name in source.arrays:
-        if name not in arrays:
-            raise UserError(f"data.source.arrays.{name}: {file.name} has no such array; it holds {', '.join(arrays)}")
-    heights = {len(c): c.name for c in reversed(columns)}
-    if len(heights) != 1:
-        rows = ", ".join(f"{name} {n}" for n, name in heights.items())
-        raise UserError(f"{file}: its arrays differ in their number of rows: {rows or 'it holds none'}")
-    return pl.DataFrame(columns)
 
 
 class Parquet(RawFormat):

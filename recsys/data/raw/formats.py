@@ -8,20 +8,19 @@ import polars as pl
 
 from recsys.data.features.blocks import Block
 from recsys.data.raw import nested
-from recsys.data.raw.arrow_files import Arrow, Npz, Parquet
+from recsys.data.raw.arrow_files import Arrow, Parquet
 from recsys.data.raw.byte_ranges import ALL, UNREADABLE, WHOLE, FileRange, Projection, open_bytes
 from recsys.data.raw.csv_files import Csv, LibFm, Lists, SplitCsv
 from recsys.data.raw.fixed_width import Npy, SplitBinary
 from recsys.data.raw.json_lines import Json, JsonLines
 from recsys.data.raw.raw_format import RawFormat, check_names
-from recsys.data.raw.slots import Slots
 from recsys.data.raw.svmlight import SvmLight
 from recsys.schema.source_schema import SourceConfig
 
 FORMATS: dict[str, RawFormat] = {
     f.name: f
     for f in (
-        *(Csv(), LibFm(), SvmLight(), Slots(), Lists(), Parquet(), JsonLines(), Json(), Arrow(), Npz(), Npy()),
+        *(Csv(), LibFm(), SvmLight(), Lists(), Parquet(), JsonLines(), Json(), Arrow(), Npy()),
         *(SplitBinary(), SplitCsv()),
     )
 }

@@ -5,7 +5,6 @@ of text: 7, 7.0 and "7" are the same value. A path through a list of objects giv
 the columns of the first lines of a file.
 """
 
-import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,24 +71,8 @@ def _tree(source: SourceConfig, file: Path) -> dict[str, Any]:
         hint = (
             "if it is one array of objects, set data.source.format=json" if array else "each must be one, such as {...}"
         )
-        if lines and (what := python_objects(lines[0].decode(), file)) is not None:
-            raise UserError(f"{file}: {what}")
         raise UserError(f"{file}: not JSON lines: no object in its first lines; {hint}")
     return tree
-
-
-def python_objects(line: str, file: Path) -> str | None:
-    """Return an error with the command to type if a line is a Python dict, {'a': 1}, instead of JSON, or None."""
-    try:
-        value = ast.literal_eval(line)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    opened = "gzip.open" if file.suffix == ".gz" else "open"
-    rows = f"{opened}('{file}', 'rt') if x.strip()"
-    code = f"import ast,gzip,json; [print(json.dumps(ast.literal_eval(x))) for x in {rows}]"
-    return f'holds Python dicts ({line[:24].strip()}...), not JSON; type: python -c "{code}" > rows.jsonl'
 
 
 def _object(line: str) -> dict[str, Any] | None:

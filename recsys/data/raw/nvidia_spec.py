@@ -51,10 +51,15 @@ def expand_spec(data: DataConfig) -> DataConfig:
     files = {f"{name}_files": list(mapping) for name, mapping in mappings.items()}
     split = SplitConfig(**{**vars(data.split), "by": "files", "validation_files": [], **files})
     return replace(
-        data, spec=None, root=str(file.parent), source=source, split=split,
+        data,
+        spec=None,
+        root=str(file.parent),
+        source=source,
+        split=split,
         label=replace(data.label, column=channels[LABEL][0]),
-        dense={**numerical, **data.dense}, sparse={**categorical, **data.sparse},
-    )  # fmt: skip
+        dense={**numerical, **data.dense},
+        sparse={**categorical, **data.sparse},
+    )
 
 
 def _load(file: Path) -> dict[str, Any]:

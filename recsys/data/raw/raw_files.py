@@ -23,6 +23,13 @@ from recsys.files.data_files import divided, files_in, matching
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows whose partition column is null
+DEFAULT = "outputs"  # the folder of runs and prepared data, unless the config names others
+PROGRESS_BYTES = 2 << 30  # show a progress bar above this size, which takes longer than a second to read
+# metadata keys under which stores report a digest of the content
+CONTENT = ("md5Hash", "crc32c", "ETag", "etag", "checksum")
+CHANGED = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+SAMPLE_BYTES = 1 << 16
+SETTLED_SECONDS = 2.0  # a file younger than this may change again without a new modification time
 
 
 def is_remote(name: str) -> bool:
@@ -100,9 +107,6 @@ def natural_sort(paths: Iterable[Path]) -> list[Path]:
     return sorted(paths, key=key)
 
 
-DEFAULT = "outputs"  # the folder of runs and prepared data, unless the config names others
-
-
 class Outputs:
     """The folders under `root` that hold runs, sweeps or prepared data.
 
@@ -128,14 +132,6 @@ def is_output(folder: Path) -> bool:
     """Return whether the folder is that of a run, a sweep or prepared data."""
     is_run = (folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir()
     return is_run or any((folder / name).is_file() for name in ("sweep.json", "prepared.json"))
-
-
-PROGRESS_BYTES = 2 << 30  # show a progress bar above this size, which takes longer than a second to read
-# metadata keys under which stores report a digest of the content
-CONTENT = ("md5Hash", "crc32c", "ETag", "etag", "checksum")
-CHANGED = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
-SAMPLE_BYTES = 1 << 16
-SETTLED_SECONDS = 2.0  # a file younger than this may change again without a new modification time
 
 
 def digests(files: Sequence[Path], home: Path, *, verify: str = "stat") -> dict[Path, str]:

@@ -36,6 +36,7 @@ from recsys.schema.data_schema import LabelConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
 
 MOST_COMPARED = 20  # files whose columns an error compares
+_TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
 
 
 def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]:
@@ -102,9 +103,6 @@ def _with_optional(frame: pl.DataFrame, data: ResolvedData) -> pl.DataFrame:
             pass  # rows to predict, on a machine without the raw files
         _TYPES[key] = types
     return frame.with_columns(pl.lit(None, _TYPES[key].get(n, pl.String())).alias(n) for n in lacking)
-
-
-_TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
 
 
 def _with_partitions(frame: pl.DataFrame, data: ResolvedData, file: Path) -> pl.DataFrame:

@@ -19,6 +19,12 @@ ROUNDS = 50  # of Lloyd's algorithm at most
 MOST_FITTED = 1 << 18  # vectors that codebooks are fitted to at most
 
 Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
+HIDDEN = (512, 256, 128)  # widths between vectors and latent vectors, as in the paper on items
+LATENT = 32
+COMMITMENT = 0.25  # weight of the encoder's distance to its centroids
+BATCH = 1024
+RATE = 1e-3
+FIRST_EPOCHS = 5  # share of them, in tenths, that train the autoencoder before its codebooks exist
 
 
 @dataclass(frozen=True)
@@ -133,14 +139,6 @@ def kmeans(x: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
 
 def _assign(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     return np.concatenate([nearest(x[at : at + CHUNK], table) for at in range(0, len(x), CHUNK)])
-
-
-HIDDEN = (512, 256, 128)  # widths between vectors and latent vectors, as in the paper on items
-LATENT = 32
-COMMITMENT = 0.25  # weight of the encoder's distance to its centroids
-BATCH = 1024
-RATE = 1e-3
-FIRST_EPOCHS = 5  # share of them, in tenths, that train the autoencoder before its codebooks exist
 
 
 def fit_rqvae(x: np.ndarray, levels: int, size: int, epochs: int, seed: int) -> ResidualCodes:

@@ -43,6 +43,9 @@ RESULT, FILES, ROWS, VALUES = "result.json", "files", "rows", "values"
 
 Natural = Annotated[int, Ge(0)]
 Segment = tuple[Natural, Natural, Natural]  # rows of the base: first, first in the result, number
+FOLDER_VARIABLE = "RECSYS_DELTA_DIR"
+APPLIED = ".applied"  # beside the versions, if the variable names no folder
+KEPT = 3  # full artefacts that are kept beside the newest; those that are mapped stay in memory until they are not
 
 
 class PatchedTable(TypedDict):
@@ -212,11 +215,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-FOLDER_VARIABLE = "RECSYS_DELTA_DIR"
-APPLIED = ".applied"  # beside the versions, if the variable names no folder
-KEPT = 3  # full artefacts that are kept beside the newest; those that are mapped stay in memory until they are not
 
 
 def chain(version: Path) -> list[Path]:

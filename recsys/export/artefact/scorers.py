@@ -21,6 +21,8 @@ from recsys.online.queries import Queries
 STATE = "state"  # the folder of the arrays, NAME.npy
 
 History = np.ndarray  # of candidates
+ITEM_VECTORS = "tables/items.bin"
+PAIRS = 1 << 16  # number of pairs that score.onnx scores in one call
 
 
 def _in_table(history: History, rows: int) -> np.ndarray:
@@ -204,10 +206,6 @@ METHODS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.nd
     "SLIM": SLIMScores,
     "Transition": TransitionScores,
 }
-
-
-ITEM_VECTORS = "tables/items.bin"
-PAIRS = 1 << 16  # number of pairs that score.onnx scores in one call
 
 
 class QueryScorer(Protocol):

@@ -34,8 +34,11 @@ from recsys.online.servable import TensorSpec
 
 MOST_ROWS = 65_536  # of a batch
 BATCHING = [  # batches that Triton forms if it can, and how long a request waits for others
-    "dynamic_batching {", "  preferred_batch_size: [ 64, 512, 4096 ]", "  max_queue_delay_microseconds: 7000", "}",
-]  # fmt: skip
+    "dynamic_batching {",
+    "  preferred_batch_size: [ 64, 512, 4096 ]",
+    "  max_queue_delay_microseconds: 7000",
+    "}",
+]
 BUNDLE = "bundle"  # instead of a folder: the repository carries recsys
 TYPES = {"BOOL": "BOOL", "INT32": "INT32", "INT64": "INT64", "FP32": "FP32", "FP64": "FP64", "BYTES": "STRING"}
 Step = tuple[str, dict[str, str], dict[str, str]]  # of an ensemble: a model, and the names of its inputs and outputs
@@ -83,6 +86,17 @@ class TritonPythonModel:
     def execute(self, requests):
         return self.model.execute(requests)
 '''
+REQUIREMENTS = "requirements.txt"  # in the repository; Triton reads only its folders
+ALWAYS = ("numpy", "polars", "pyarrow", "pydantic", "rich", "xxhash", "filelock")
+RUNTIME = "onnxruntime"
+INDEXES = {"ivf": "faiss-cpu", "ivf_pq": "faiss-cpu", "hnsw": "faiss-cpu", "usearch": "usearch", "milvus": "pymilvus"}
+MODULES = {"faiss-cpu": "faiss"}  # of packages whose module has another name
+HEAD = """\
+# What the models of this repository import. Install it into the Python that Triton's Python backend runs:
+#     pip install -r requirements.txt
+"""
+# Some builds of Triton pin numpy 1: with it, pyarrow imports below version 20 only, which runs with numpy 2 as well.
+ANY_NUMPY = {"numpy": "", "pyarrow": ">=18,<20"}
 
 
 @dataclass(frozen=True)
@@ -281,19 +295,6 @@ def _warm_up(artefact: Artefact, batch_size: int = 1) -> list[str]:
         for s in specs
     ]
     return ["model_warmup [", "  {", '    name: "one row"', f"    batch_size: {batch_size}", *inputs, "  }", "]"]
-
-
-REQUIREMENTS = "requirements.txt"  # in the repository; Triton reads only its folders
-ALWAYS = ("numpy", "polars", "pyarrow", "pydantic", "rich", "xxhash", "filelock")
-RUNTIME = "onnxruntime"
-INDEXES = {"ivf": "faiss-cpu", "ivf_pq": "faiss-cpu", "hnsw": "faiss-cpu", "usearch": "usearch", "milvus": "pymilvus"}
-MODULES = {"faiss-cpu": "faiss"}  # of packages whose module has another name
-HEAD = """\
-# What the models of this repository import. Install it into the Python that Triton's Python backend runs:
-#     pip install -r requirements.txt
-"""
-# Some builds of Triton pin numpy 1: with it, pyarrow imports below version 20 only, which runs with numpy 2 as well.
-ANY_NUMPY = {"numpy": "", "pyarrow": ">=18,<20"}
 
 
 def packages_of(artefact: Artefact, python_graph: bool) -> list[str]:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from recsys.batch import CandidateIds, Interactions, ItemLists, ItemRows, JaggedIds, segment_ids_of
 from recsys.features import FeatureSpec
 
+_CHUNK = 1024  # number of items whose co-occurrences are counted at a time
+
 
 def candidates(features: FeatureSpec, model: str) -> int:
     """Return N, the number of rows of the item table, in which row 0 is the unknown item.
@@ -113,9 +115,6 @@ def take_sizes_on_load(model: nn.Module, names: Sequence[str]) -> None:
                 setattr(module, name, getattr(module, name).new_empty(state[f"{prefix}{name}"].shape))
 
     model.register_load_state_dict_pre_hook(take_sizes)
-
-
-_CHUNK = 1024  # number of items whose co-occurrences are counted at a time
 
 
 def normalised_adjacency(interactions: Interactions, users: int, items: int) -> Tensor:

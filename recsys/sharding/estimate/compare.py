@@ -12,9 +12,22 @@ from recsys.sharding.estimate.clock import HOST
 from recsys.sharding.estimate.report import PlanReport, TableReport
 
 COLUMNS = (
-    "sharding", "fits", "HBM GiB", "DDR GiB", "ms per step", "compute", "links", "bound by", "imbalance",
-    "sent MB", "devices ms", "whole step ms", "reason",
-)  # fmt: skip
+    "sharding",
+    "fits",
+    "HBM GiB",
+    "DDR GiB",
+    "ms per step",
+    "compute",
+    "links",
+    "bound by",
+    "imbalance",
+    "sent MB",
+    "devices ms",
+    "whole step ms",
+    "reason",
+)
+SHOWN = 16  # number of devices shown; plan.json has all
+LEFT = ("table", "part", "type", "kernel", "devices", "sharding", "fits", "bound by", "reason")
 
 
 @dataclass
@@ -68,10 +81,16 @@ def cells(t: PlanAttempt) -> list[str]:
     times = (p.step_ms, slowest.compute_ms, slowest.links_ms)
     sent = max(d.sent_bytes for d in p.devices) / 1e6
     return [
-        t.name, "yes", *(f"{n / GIB:,.1f}" for n in memory), *(f"{n:.3g}" for n in times), p.bound,
-        f"{p.imbalance:.2f}", f"{sent:,.1f}",
-        *(["", ""] if p.clock is None else [f"{ms:.3g}" for ms in (p.clock.device_ms, p.clock.step_ms)]), "",
-    ]  # fmt: skip
+        t.name,
+        "yes",
+        *(f"{n / GIB:,.1f}" for n in memory),
+        *(f"{n:.3g}" for n in times),
+        p.bound,
+        f"{p.imbalance:.2f}",
+        f"{sent:,.1f}",
+        *(["", ""] if p.clock is None else [f"{ms:.3g}" for ms in (p.clock.device_ms, p.clock.step_ms)]),
+        "",
+    ]
 
 
 def why_not(t: PlanAttempt) -> str:
@@ -110,10 +129,6 @@ def verdict(attempts: list[PlanAttempt]) -> str:
         f"{text}. Batches of {first.batch_size:,} rows are too small to compare whole steps: with every plan the host "
         f"takes longer, {clocks[0].host_ms:.3g} ms; plans differ from about trainer.batch_size={enough} on"
     )
-
-
-SHOWN = 16  # number of devices shown; plan.json has all
-LEFT = ("table", "part", "type", "kernel", "devices", "sharding", "fits", "bound by", "reason")
 
 
 def show(plan: PlanReport) -> None:
@@ -157,9 +172,18 @@ def show(plan: PlanReport) -> None:
 
 def _devices(plan: PlanReport) -> Table:
     names = (
-        "device", "tables", "groups", "HBM GiB", "free", "DDR GiB", "free", "ids per step", "read MB", "sent MB",
+        "device",
+        "tables",
+        "groups",
+        "HBM GiB",
+        "free",
+        "DDR GiB",
+        "free",
+        "ids per step",
+        "read MB",
+        "sent MB",
         "ms per step",
-    )  # fmt: skip
+    )
     shown, title = plan.devices, "devices"
     if len(shown) > SHOWN:
         shown = sorted(shown, key=lambda d: (-d.step_ms, -d.hbm))[:SHOWN]
@@ -168,9 +192,15 @@ def _devices(plan: PlanReport) -> Table:
     for d in shown:
         numbers = (d.hbm / GIB, d.hbm_free / GIB, d.ddr / GIB, d.ddr_free / GIB)
         devices.add_row(
-            str(d.rank), str(d.tables), str(d.groups), *(f"{n:,.1f}" for n in numbers), f"{d.ids:,.0f}",
-            f"{d.lookup_bytes / 1e6:,.1f}", f"{d.sent_bytes / 1e6:,.1f}", f"{d.step_ms:.3g}",
-        )  # fmt: skip
+            str(d.rank),
+            str(d.tables),
+            str(d.groups),
+            *(f"{n:,.1f}" for n in numbers),
+            f"{d.ids:,.0f}",
+            f"{d.lookup_bytes / 1e6:,.1f}",
+            f"{d.sent_bytes / 1e6:,.1f}",
+            f"{d.step_ms:.3g}",
+        )
     return devices
 
 

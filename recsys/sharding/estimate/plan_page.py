@@ -19,9 +19,21 @@ NEAR = 0.15  # below this share of a device's memory, shards are also shown magn
 MEMORY = {"hbm": "HBM", "ddr": "Host memory (DDR)"}
 TABLES = ("table", "rows", "dim", "ids per row", "weights", "optimizer", "type", "kernel", "cached", "devices", "group")
 DEVICES = (
-    "device", "tables", "groups", "HBM GiB", "reserved", "free", "DDR GiB", "free", "ids per step", "read MB",
-    "sent MB", "compute ms", "links ms", "ms per step",
-)  # fmt: skip
+    "device",
+    "tables",
+    "groups",
+    "HBM GiB",
+    "reserved",
+    "free",
+    "DDR GiB",
+    "free",
+    "ids per step",
+    "read MB",
+    "sent MB",
+    "compute ms",
+    "links ms",
+    "ms per step",
+)
 PARTS = (
     Paint("compute (lookup and update, bound by memory)", "var(--compute)"),
     Paint("links between devices", "var(--links)"),
@@ -95,11 +107,15 @@ def _section(name: str, p: PlanReport) -> dict[str, Any]:
         gibs = (d.hbm, d.hbm_reserved, d.hbm_free, d.ddr, d.ddr_free)
         devices.append(
             [
-                str(d.rank), str(d.tables), str(d.groups), *(f"{n / GIB:,.1f}" for n in gibs), f"{d.ids:,.0f}",
+                str(d.rank),
+                str(d.tables),
+                str(d.groups),
+                *(f"{n / GIB:,.1f}" for n in gibs),
+                f"{d.ids:,.0f}",
                 *(f"{n / 1e6:,.1f}" for n in (d.lookup_bytes, d.sent_bytes)),
                 *(f"{n:.3g}" for n in (d.compute_ms, d.links_ms, d.step_ms)),
             ]
-        )  # fmt: skip
+        )
     return {
         "name": name,
         "fits": True,

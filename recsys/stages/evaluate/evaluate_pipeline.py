@@ -28,6 +28,7 @@ from recsys.stages.read_tables import read_table
 from recsys.stages.staged import StagedRecommender
 
 SHORTEST = 3  # events of a user whose last ones are held out, as data.split has it
+JSON, HTML = "evaluation.json", "evaluation.html"
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,6 @@ def _divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame
     )
 
 
-JSON, HTML = "evaluation.json", "evaluation.html"
-
-
 def evaluate(config: PipelineConfig, output: Path) -> dict[str, Any]:
     """Measure the pipeline of a config, write two files to a folder, and return what evaluation.json holds."""
     if output.is_file() or (output / JSON).exists():
@@ -191,8 +189,11 @@ def _evaluated(
     figures["latency_ms"] = latency(pipeline, queries)
     figures["calibration"] = calibration(collected) if e.group is not None else []
     figures["counts"] = {
-        "users": len(queries), "items": len(catalogue), "targets": sum(map(len, targets)), "targets_no_item": unknown,
-    }  # fmt: skip
+        "users": len(queries),
+        "items": len(catalogue),
+        "targets": sum(map(len, targets)),
+        "targets_no_item": unknown,
+    }
     figures["k"], figures["name"] = k, config.name
     if e.log is not None:
         figures["off_policy"] = _off_policy(pipeline, config)
@@ -227,9 +228,14 @@ def _off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str
                 expected[mine] = [rewards.get(int(i), 0.0) for i in items[mine]]
             number += 1
     logged = Logged(
-        request, position, frame["propensity"].to_numpy().astype(np.float64),
-        frame["reward"].to_numpy().astype(np.float64), target, expected, shown,
-    )  # fmt: skip
+        request,
+        position,
+        frame["propensity"].to_numpy().astype(np.float64),
+        frame["reward"].to_numpy().astype(np.float64),
+        target,
+        expected,
+        shown,
+    )
     parts = estimates(logged)
     figures: dict[str, Any] = {name: interval(x, e.resamples, e.seed) for name, x in parts.items()}
     return figures | {"requests": requests.height, "items": len(items), "effective_items": effective_size(logged)}

@@ -22,6 +22,8 @@ from recsys.stages.staged import PipelineAnswer, StagedRecommender
 
 ACCURACY = ("ndcg", "hr", "recall", "mrr")
 Lists = Sequence[np.ndarray]  # for each user, items (m,) as numbers, best first
+TIMED = 200  # requests that are answered one at a time
+STEPS = ("retrieve", "merge", "filter", "score", "order")
 
 
 def by_user(lists: Lists, targets: Lists, k: int) -> dict[str, np.ndarray]:
@@ -86,10 +88,6 @@ def means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
     return {name: float(v.mean()) for name, v in values.items()}
 
 
-TIMED = 200  # requests that are answered one at a time
-STEPS = ("retrieve", "merge", "filter", "score", "order")
-
-
 @dataclass
 class Collected:
     """Lists of Q users, as numbers of items, best first."""
@@ -112,9 +110,13 @@ class Collected:
 
 
 def collect(
-    pipeline: StagedRecommender, queries: Sequence[Query], targets: Lists, counts: np.ndarray, k: int,
+    pipeline: StagedRecommender,
+    queries: Sequence[Query],
+    targets: Lists,
+    counts: np.ndarray,
+    k: int,
     group: str | None = None,
-) -> Collected:  # fmt: skip
+) -> Collected:
     """Return the lists of each stage for each request, and how many items each filter removes.
 
     targets: numbers of the items that each request's user wanted
@@ -133,9 +135,15 @@ def collect(
 
 
 def _add(
-    c: Collected, pipeline: StagedRecommender, query: Query, answer: PipelineAnswer, wanted: np.ndarray,
-    popular: np.ndarray, k: int, group: str | None,
-) -> None:  # fmt: skip
+    c: Collected,
+    pipeline: StagedRecommender,
+    query: Query,
+    answer: PipelineAnswer,
+    wanted: np.ndarray,
+    popular: np.ndarray,
+    k: int,
+    group: str | None,
+) -> None:
     trace = answer.trace
     visitor = pipeline.visitor(query)
     c.histories.append(visitor.seen)
@@ -179,9 +187,15 @@ def latency(pipeline: StagedRecommender, queries: Sequence[Query]) -> dict[str, 
 
 
 def measured(
-    c: Collected, counts: np.ndarray, vectors: np.ndarray | None, best: Lists | None, *, k: int, resamples: int,
+    c: Collected,
+    counts: np.ndarray,
+    vectors: np.ndarray | None,
+    best: Lists | None,
+    *,
+    k: int,
+    resamples: int,
     seed: int,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return all metrics of the lists.
 
     counts: (n,) how often each item was chosen before the test

@@ -69,8 +69,9 @@ def estimates(logged: Logged) -> dict[str, np.ndarray]:
     }
     positions = int(logged.position.max(initial=-1)) + 1
     totals = np.bincount(logged.position, weight, positions)
-    normalised = np.divide(weight * requests, totals[logged.position], where=totals[logged.position] > 0,
-                           out=np.zeros_like(weight))  # fmt: skip
+    normalised = np.divide(
+        weight * requests, totals[logged.position], where=totals[logged.position] > 0, out=np.zeros_like(weight)
+    )
     values["snips"] = np.bincount(logged.request, normalised * logged.reward, requests)
     if not np.isnan(logged.expected).any():
         correction = np.bincount(logged.request, weight * (logged.reward - logged.expected), requests)
