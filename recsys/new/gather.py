@@ -13,15 +13,19 @@ import pyarrow.parquet as pq
 from recsys.base.errors import UserError
 from recsys.data.raw.raw_files import natural_sort
 from recsys.new import raw_bytes
+from recsys.new.encodings import is_known
 from recsys.new.find_files import Found, split_of
 from recsys.new.find_layout import layout_of
-from recsys.new.known_names import NAMES, ascii_letters, has_word, names_an_id_of, plain, rank_of, words
-from recsys.new.layouts import SHARED, Key, Layout, OtherRows, ProseLayout, TextLayout
+from recsys.new.known_names import NAMES, ascii_letters, has_word, names_an_id_of, plain, rank_of
+from recsys.new.layouts import MIN_SHARED, Key, Layout, OtherRows, TextLayout
 from recsys.new.questions import Answers, Question
+from recsys.new.raw_bytes import readable
 
-MOST_SNIFFED = 60  # files; later ones are like those of the same name but for digits
+MAX_LOOKED_AT = 60  # files; later ones are like those of the same name but for digits
+MAX_COMPARED = 1 << 28  # bytes of files whose lines are compared
+MAX_ANSWERED = 8  # files that an answer names
 SMALL = 1 << 16  # bytes of a file that may have no rows
-MOSTLY_HELD = 0.9  # share of a file's lines that another one has
+MIN_HELD = 0.9  # share of a file's lines that another one has
 
 
 @dataclass
@@ -68,40 +72,40 @@ class _Files:
         """Whether a name says that a column is the label."""
         return any(rank_of(c, (*NAMES.labels, *NAMES.ratings)) is not None for c in self.names)
 
+    @property
+    def is_one_column(self) -> bool:
+        """Whether the files are text that no separator divides into columns."""
+        return self.layout.is_csv and self.layout.width < 2
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the files."""
+        return sum(f.stat().st_size for f in self.files)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the first column has another value in each row, as the key of a side table has."""
+        with readable(self.files[0]):
+            first = self.layout.sample(self.files[0], 500, 0.02).frame.to_series(0).drop_nulls()
+        return not first.dtype.is_nested() and first.len() == first.n_unique()
+
     def has(self, split: str) -> bool:
         """Return whether the name of a file says that it is of this split."""
         return any(split_of(f, self.root) == split for f in self.files)
 
-    def likeness(self, groups: Iterable["_Files"]) -> tuple[bool, bool, bool, int, int]:
-        """Return a key that is the greatest for the files of the rows.
-
-        Training files come first, then those with a user and an item, with a label, with columns of other files (the
-        keys of side tables), and with most rows.
-        """
-        keys = sum(bool({*self.names} & {*g.names}) for g in groups if g is not self)
-        if not self.layout.header:  # the first column of a table repeats, unlike the key of a side table
-            keys = 0
-            if self.layout.width > 3 and isinstance(self.layout, TextLayout) and self.layout.cut_anywhere:
-                lines = raw_bytes.head(self.files[0], SMALL).decode(self.layout.encoding, errors="replace").splitlines()
-                firsts = [line.split(self.layout.separator)[0] for line in lines[:500]]
-                keys = int(len(set(firsts)) < MOSTLY_HELD * len(firsts))
-        label = self.has_label and (self.has_ids or keys != 1)
-        return self.has("train"), self.has_ids, label, keys, self.layout.rows_about(self.files)
-
     def is_version_of(self, other: "_Files") -> bool:
         """Return whether most columns are common, and names differ only in digits: a later version has more columns."""
         one, two = self.layout, other.layout
-        if one.format != two.format or one.maps_keys or two.maps_keys or one.separator != two.separator:
-            return False
-        if not one.header or not two.header or one.renamed or two.renamed:
+        named = one.header and two.header and not one.renamed and not two.renamed
+        if one.format != two.format or one.separator != two.separator or not named:
             return False
         a, b = set(one.columns), set(two.columns)
         names, other_names = ({re.sub(r"[0-9a-f]{8,}|\d+", "#", f.name) for f in g.files} for g in (self, other))
-        return len(a & b) >= SHARED * len(a | b) and names <= other_names
+        return len(a & b) >= MIN_SHARED * len(a | b) and names <= other_names
 
 
 def gather(found: Found, answers: Answers) -> Gathered:
-    """Find the files of the rows: those of the same columns that look most like a log (see `_Files.likeness`).
+    """Find the files of the rows, and ask if several may be.
 
     Args:
         answers: the columns that the user names, and whether text has a header.
@@ -109,34 +113,30 @@ def gather(found: Found, answers: Answers) -> Gathered:
     Raises:
         UserError: no file holds rows.
     """
-    root = Path(found.root)
-    empty = _without_rows(found.files)
+    root, empty = Path(found.root), _without_rows(found.files)
     unused = [(f, "is empty") for f in found.empty] + [(f, "it has no rows") for f in natural_sort(empty)]
-    groups, labels_alone, converted = _grouped(found, answers, empty, unused)
-    rows = [g for g in groups if not g.layout.maps_keys]
+    groups, converted = _grouped(found, answers, empty, unused)
+    rows = [g for g in groups if not g.is_one_column]
     sizes = {f: f.stat().st_size for f in (*converted, *(f for g in rows for f in g.files))}
     if (largest := max(sizes, key=lambda f: sizes[f], default=None)) in converted:  # likely the log
         raise converted[largest]  # type: ignore[index]
+    unused += [(f, "no separator divides its lines into columns") for g in groups if g not in rows for f in g.files]
     if not rows:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
     best, logs = _best(rows, answers)
-    _check_headers(best, [g for g in groups if g is not best])
-    _check_labels(best, rows, labels_alone, answers)
-    versions = [best, *(g for g in groups if g is not best and g.is_version_of(best))]
+    _check_headers(best, [g for g in rows if g is not best])
+    _check_labels(best, [g for g in groups if g is not best], answers)
+    versions = [best, *(g for g in rows if g is not best and g.is_version_of(best))]
     layouts = {f: g.layout for g in versions for f in g.files}
-    others = [g for g in groups if g not in versions]
+    others = [g for g in rows if g not in versions]
     files, rest = [f for f in found.files if f in layouts], [f for g in others for f in g.files]
-    questions = []
+    questions = _encoding_question(best)
     if not found.named:
         repeated, held = _same_lines(files, best.layout, root, rest)
         files = [f for f in files if f not in held]
         unused += [(f, "another file has its rows, too") for f in held]
-        asked = (
-            repeated,
-            _which_log(best, [g for g in logs if g is best or g in others], rest),
-            _several_sets(files, root, rest),
-        )
-        questions = [question for question in asked if question]
+        which = _which_log(best, [g for g in logs if g is best or g in others], rest)
+        questions += [q for q in (repeated, which, _several_sets(files, root, rest)) if q is not None]
     tests = [f for f in rest if split_of(f, root) == "test"]
     unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
     columns = [{*layout.columns} for layout in {id(x): x for f in files for x in (layouts[f],)}.values()]
@@ -160,7 +160,7 @@ def _without_rows(files: Sequence[Path]) -> frozenset[Path]:
     first_lines = set[bytes]()
     alone, without_rows = list[tuple[bytes, Path]](), set[Path]()
     small = [f for f in files if f.stat().st_size < SMALL]
-    others = sorted({*files} - {*small})[:MOST_SNIFFED] if small else []
+    others = sorted({*files} - {*small})[:MAX_LOOKED_AT] if small else []
     for f in [*small, *others]:
         with suppress(UserError, *raw_bytes.DAMAGED):  # `layout_of` says what is wrong
             head = raw_bytes.head(f, SMALL).lstrip()
@@ -178,20 +178,20 @@ def _without_rows(files: Sequence[Path]) -> frozenset[Path]:
 
 def _grouped(
     found: Found, answers: Answers, empty: frozenset[Path], unused: list[tuple[Path, str]]
-) -> tuple[list[_Files], dict[Path, list[str]], dict[Path, OtherRows]]:
-    """Return the files by their columns, files of a label alone, and the errors of files to convert first.
+) -> tuple[list[_Files], dict[Path, OtherRows]]:
+    """Return the files by their columns, and the errors of files to convert first.
 
     Of many files, those named like others are taken to be like them. Files of no use are added to `unused`.
     """
     groups: dict[Key, _Files] = {}
     by_name: dict[tuple[str, str], _Files] = {}
-    labels_alone, converted = dict[Path, list[str]](), dict[Path, OtherRows]()
+    converted = dict[Path, OtherRows]()
     for i, f in enumerate(f for f in found.files if f not in empty):
         name = (f.suffix, re.sub(r"\d+", "#", f.name))
         if has_word(f.stem, NAMES.submissions):
             unused.append((f, "a sample of a submission, whose labels are placeholders; predict its rows"))
             continue
-        if i >= MOST_SNIFFED and name in by_name:
+        if i >= MAX_LOOKED_AT and name in by_name:
             by_name[name].files.append(f)
             continue
         try:
@@ -205,80 +205,82 @@ def _grouped(
             if isinstance(e, OtherRows):
                 converted[f] = e
             continue
-        if isinstance(layout, ProseLayout):
-            if rank_of(layout.first, NAMES.labels) is not None:
-                labels_alone[f] = [layout.first]
-            unused.append((f, "no separator divides its lines into columns"))
-        elif layout.reads_whole and not layout.columns:  # [], which readers of rows refuse
+        if layout.reads_whole and not layout.columns:  # [], which readers of rows refuse
             unused.append((f, "it has no rows"))
-        else:
-            key = layout.key({k: g.layout for k, g in groups.items()})
-            group = groups.setdefault(key, _Files(layout, Path(found.root)))
-            group.files.append(f)
-            group.of_lines += [layout] if layout.names_fields and layout.typed else []
-            if not group.layout.comment:  # only some files have comments
-                group.layout.comment, group.layout.reasons = layout.comment, layout.reasons | group.layout.reasons
-            by_name[name] = group
-    return list(groups.values()), labels_alone, converted
+            continue
+        key = layout.key({k: g.layout for k, g in groups.items()})
+        group = groups.setdefault(key, _Files(layout, Path(found.root)))
+        group.files.append(f)
+        group.of_lines += [layout] if layout.names_fields and layout.typed else []
+        if not group.layout.comment:  # only some files have comments
+            group.layout.comment, group.layout.reasons = layout.comment, layout.reasons | group.layout.reasons
+        by_name[name] = group
+    return list(groups.values()), converted
 
 
 def _best(rows: Sequence[_Files], answers: Answers) -> tuple[_Files, list[_Files]]:
-    """Return the files that look most like rows, and the logs of users and items if it is not certain which one."""
+    """Return the files of the rows, and all that may be, if it is not certain which.
+
+    They have the columns that the user names. Training files come first, then those with a user and an item, then those
+    with a label, then those that are no tables of one row for each key.
+    """
     named = {plain(name) for name in answers.names().values()}
-    with_named = [g for g in rows if named and named <= {*g.names}]
-    best = max(with_named or rows, key=lambda g: g.likeness(rows))
-    logs = [g for g in rows if g.has_ids and not g.has("test")]
-    sure = best.has_label and not any(g.has_label for g in logs if g is not best)
-    if best not in logs or len(logs) < 2 or named or sure:
-        return best, []
-    return max(logs, key=lambda g: g.layout.rows_about(g.files)), logs
+    free = [g for g in rows if named and named <= {*g.names}] or [
+        g for g in rows if g.has("train") or not g.has("test")
+    ]
+    free = free or list(rows)
+    if len(free) > 1 and not any(g.has_ids or g.has("train") for g in free):
+        free = [g for g in free if not g.is_table] or free
+    evidence = {id(g): (g.has("train"), g.has_ids, g.has_label) for g in free}
+    best = max(evidence.values())
+    likely = [g for g in free if evidence[id(g)] == best]
+    return max(likely, key=lambda g: g.size), likely if len(likely) > 1 else []
 
 
 def _check_headers(best: _Files, others: Sequence[_Files]) -> None:
     """Raise UserError if only some of the files that look alike begin with the names of their columns."""
-
     for other in others:
         both = best.layout, other.layout
         alike = best.files[0].suffix == other.files[0].suffix and len({(x.separator, x.width) for x in both}) == 1
         if all(x.is_csv for x in both) and alike and best.layout.header != other.layout.header:
             named, bare = (best, other) if best.layout.header else (other, best)
-            line = named.layout.separator.join(named.layout.columns)[:100]
-            hint = f"write the first line of {named.files[0].name} into {bare.files[0].name}, too"
-            why = f"has no header, and {named.files[0]} has one ({line}); {hint}"
-            raise UserError(f"{bare.files[0]}: {why}, or name one of them by files=")
+            hint = f"write its first line into {bare.files[0].name}, too, or name one by files="
+            raise UserError(f"{bare.files[0]}: has no header, and {named.files[0]} has one; {hint}")
 
 
-def _check_labels(best: _Files, rows: Sequence[_Files], alone: dict[Path, list[str]], answers: Answers) -> None:
-    """Raise UserError if the rows have no label, and another file is the label: x.csv and y.csv.
-
-    alone: the column of each file of one column, which is named as a label
-    """
+def _check_labels(best: _Files, others: Sequence[_Files], answers: Answers) -> None:
+    """Raise UserError if the rows have no label, and another file holds a label alone, or beside a key: y.csv."""
     if best.has_label or answers.label != "auto" or not best.layout.columns:
         return
-    for label_file, columns in (alone | {f: g.layout.columns for g in rows if g is not best for f in g.files}).items():
+    for g in others:
+        columns = [g.layout.first] if g.is_one_column else g.layout.columns
+        keys = [c for c in columns if c in best.layout.columns]
+        is_property = any(names_an_id_of(c, (*NAMES.users, *NAMES.items)) for c in keys)  # of users or items
         named = [c for c in columns if rank_of(c, NAMES.labels) is not None]
-        shared = [c for c in columns if c in best.layout.columns]
-        is_property = shared and names_an_id_of(shared[0], (*NAMES.users, *NAMES.items))  # of users or items
-        if not named or len(columns) > 2 or split_of(label_file) == "test" or is_property:
-            continue
-        alike = [f for f in best.files if set(words(f.stem)) & set(words(label_file.stem)) - {"x", "y"}]
-        file = (alike or best.files)[0]
-        how = f"its lines belong to those of {file.name}: paste -d, {file} {label_file}"
-        how = f"join it on {shared[0]}" if shared else how
-        hint = "write the rows and their label into one file, and name it by files="
-        raise UserError(f"{label_file}: holds the label {named[0]} of the rows in {file}; {how}; {hint}")
+        if named and len(columns) <= 2 and not is_property and not g.has("test"):
+            hint = f"write the rows and their label into one file{', joined on ' * bool(keys)}{''.join(keys)}"
+            raise UserError(f"{g.files[0]}: holds the label {named[0]} of the rows in {best.files[0]}; {hint}")
+
+
+def _encoding_question(best: _Files) -> list[Question]:
+    """Return the question whether the names of the columns can be read, if the encoding is a guess."""
+    layout = best.layout
+    if not isinstance(layout, TextLayout) or "encoding" not in layout.reasons or is_known(layout.columns):
+        return []
+    names = ", ".join(name for name in layout.columns if not name.isascii())[:80]
+    text = f"are these names of columns right: {names}? {best.files[0].name} is no UTF-8"
+    return [Question(text, f"yes: it is {layout.encoding}; if not, write it as UTF-8: iconv -f ENCODING -t utf-8")]
 
 
 def _which_log(best: _Files, logs: Sequence[_Files], rest: Sequence[Path]) -> Question | None:
-    """Return the question which of several logs holds the rows, None for one log. rest: the files of other columns"""
+    """Return the question which of several files holds the rows, None for one. rest: the files of other columns"""
     if len(logs) < 2:
         return None
     names = [", ".join(sorted({f.name for f in g.files})[:2]) for g in logs]
-    text = f"{' and '.join(names)} are logs of users and items with other columns: which one holds the rows?"
+    text = f"{' and '.join(names)} may hold the rows, and have other columns: which one does?"
     sides = [f for f in rest if not any(f in g.files for g in logs)]
     first = [best, *(g for g in logs if g is not best)][:3]
-    answers = files_answers([*g.files, *sides] for g in first)
-    return Question(text, ", ".join(sorted({f.name for f in best.files})[:4]), answers)
+    return Question(text, names[logs.index(best)], files_answers([*g.files, *sides] for g in first), key="files")
 
 
 def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Question | None:
@@ -292,36 +294,36 @@ def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Q
     some = [os.path.relpath(f, root) for f in names.values()]
     text = f"{', '.join(some[:4])} have the same columns and different names: are they one data set?"
     sets = ([*(f for f in files if _subject(f, root) == subject), *sides] for subject in list(names)[:2])
-    return Question(text, "all are rows of one data set, with the same users and items", files_answers(sets))
+    guess = "all are rows of one data set, with the same users and items"
+    return Question(text, guess, files_answers(sets), key="files")
 
 
 def _same_lines(
     files: Sequence[Path], layout: Layout, root: Path, sides: Sequence[Path]
 ) -> tuple[Question | None, list[Path]]:
     """Return the question which files to read, and the files whose rows the largest file has, as u.data has u1.base."""
-    small = 2 <= len(files) <= 12 and sum(f.stat().st_size for f in files) <= 1 << 28
+    small = 2 <= len(files) <= 12 and sum(f.stat().st_size for f in files) <= MAX_COMPARED
     if not small or not isinstance(layout, TextLayout) or all(split_of(f, root) is not None for f in files):
         return None, []
     lines = {f: set(f.read_bytes().splitlines()) for f in files}
     largest = max(files, key=lambda f: len(lines[f]))
     smaller = [f for f in files if len(lines[f]) < len(lines[largest])]
-    held = [f for f in smaller if len(lines[f] & lines[largest]) > MOSTLY_HELD * len(lines[f])]
-    if not held or len(lines[largest]) < 50 or split_of(largest, root) is not None:
+    held = [f for f in smaller if len(lines[f] & lines[largest]) > MIN_HELD * len(lines[f])]
+    if not held or split_of(largest, root) is not None:
         return None, []
     some = ", ".join(os.path.relpath(f, root) for f in held[:4])
     text = f"{os.path.relpath(largest, root)} has the rows of {some}, too: which files are to be read?"
     kept, parts = [f for f in files if f not in held], [f for f in files if f is not largest]
     sets = [kept, parts] if any(split_of(f, root) == "test" for f in parts) else [kept]
-    guess = f"all but {some}{' ...' if held[4:] else ''}"
-    return Question(text, guess, files_answers([*s, *sides] for s in sets)), held
+    return Question(text, f"all but {some}", files_answers([*s, *sides] for s in sets), key="files"), held
 
 
-def files_answers(sets: Iterable[Sequence[Path]], most: int = 8) -> tuple[str, ...]:
-    """Return the override that names each set of files, without sets of more files than `most`."""
+def files_answers(sets: Iterable[Sequence[Path]]) -> tuple[str, ...]:
+    """Return the override that names each set of files, without sets of many files."""
     return tuple(
         f"files={files[0]}" if len(files) == 1 else f"'files=[{','.join(map(str, files))}]'"
         for files in sets
-        if len(files) <= most
+        if len(files) <= MAX_ANSWERED
     )
 
 

@@ -8,14 +8,13 @@ import polars as pl
 
 from recsys.new.column_kinds import Column
 from recsys.new.known_names import NAMES, has_word, rank_of, words
-from recsys.new.statistics import counts_of, is_skewed, mean
+from recsys.new.statistics import counts_of, is_skewed, least, mean
 
-MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
-MOST_CLASSES = 1000
+MAX_GRADES = 21  # different values of a rating, such as 0 to 10 in half steps
+MAX_CLASSES = 1000
 YES = ("yes", "y", "s", "o", "true", "t", "positive", "1", "1.0", "ja", "j", "oui", "si", "sí", "sim", "да", "是")
 NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1", "nein", "nee", "non", "nao", "não", "нет", "否")
-NEGATIONS = {"not", "no", "non", "un", "never"}
-UNDONE = {"remove", "removed", "cancel", "cancelled", "un", "undo", "delete", "return", "no", "not"}
+NEGATIONS = {"not", "no", "non", "un", "never", "remove", "removed", "cancel", "cancelled", "undo", "delete", "return"}
 
 
 @dataclass(kw_only=True)
@@ -30,7 +29,6 @@ class LabelGuess:
     doubt: str = ""  # the question, if this column is not certainly the label
     undecided: str = ""  # the question, if it is not certain which of its values are positive
     alternatives: tuple[str, ...] = ()  # other columns that may be the label
-    family: tuple[str, ...] = ()  # columns whose names begin or end like that of a label that is a guess
     classes: list[str] = field(default_factory=list)  # the values of the column in order, if each is a class
 
     @property
@@ -72,7 +70,7 @@ class BinaryGuess(LabelGuess):
 
     @property
     def guess(self) -> str:
-        return f"{self.at_least:g} and more"
+        return f"{self.at_least:g} and more" if self.at_least is not None else ", ".join(self.positive)
 
     @property
     def what(self) -> str:
@@ -112,24 +110,19 @@ def are_answers(c: Column) -> bool:
     return {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= {*YES, *NO}
 
 
+def are_grades(c: Column) -> bool:
+    """Return True for a few whole numbers from 0 on, such as the relevance of a document."""
+    return c.numbers is not None and c.is_whole and 3 <= c.distinct <= MAX_GRADES and least(c.numbers) >= 0
+
+
 def is_event(c: Column) -> bool:
     """Return True if a column names kinds of events, such as view and purchase."""
-    return c.distinct <= MOST_RATINGS and _positive_event(c) is not None
-
-
-def _positive_event(c: Column) -> str | None:
-    """Return the kind of event to predict; a column of a known name may have more words: clickout item."""
-    values = {v: words(v) for v in c.values.drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()}
-    pairs = [(word, v, event) for word in NAMES.event_positives for v, event in values.items()]
-    whole = (v for word, v, event in pairs if "_".join(event) == word)
-    if (event := next(whole, None)) is not None or rank_of(c.name, NAMES.events) is None:
-        return event
-    return next((v for word, v, event in pairs if word in event and not UNDONE & {*event}), None)
+    return c.distinct <= MAX_GRADES and _positive_event(c) is not None
 
 
 def label_of(c: Column) -> LabelGuess | None:
     """Return the label that a column makes; None for a column of one value, of times, of lists or of too many texts."""
-    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind.says_nothing or c.time is not None or c.sql:
+    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind.says_nothing or c.time is not None:
         return None
     if c.values.dtype == pl.Boolean:
         return BinaryGuess(column=c, values=c.values.cast(pl.Float64))
@@ -138,7 +131,7 @@ def label_of(c: Column) -> LabelGuess | None:
     distinct = distinct_numbers(c)
     if distinct == [0.0, 1.0]:
         return BinaryGuess(column=c, values=c.numbers)
-    if len(distinct) > MOST_RATINGS:
+    if len(distinct) > MAX_GRADES:
         log = distinct[0] >= 0 and is_skewed(c.numbers)
         why = "; its many values are predicted as numbers"
         why += ", by their logarithm since they are skewed" if log else ""
@@ -176,6 +169,16 @@ def of_values(c: Column, positive: Sequence[str], reason: str) -> BinaryGuess:
     return BinaryGuess(column=c, values=values, positive=list(positive), reason=reason)
 
 
+def _positive_event(c: Column) -> str | None:
+    """Return the kind of event to predict; a column of a known name may have more words: clickout item."""
+    values = {v: words(v) for v in c.values.drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()}
+    pairs = [(word, v, event) for word in NAMES.event_positives for v, event in values.items()]
+    whole = (v for word, v, event in pairs if "_".join(event) == word)
+    if (event := next(whole, None)) is not None or rank_of(c.name, NAMES.events) is None:
+        return event
+    return next((v for word, v, event in pairs if word in event and not NEGATIONS & {*event}), None)
+
+
 def _of_text(c: Column) -> LabelGuess | None:
     texts = c.values.cast(pl.String).str.strip_chars()
     counts = dict(counts_of(texts).iter_rows())
@@ -196,7 +199,7 @@ def _of_text(c: Column) -> LabelGuess | None:
     if is_event(c):
         why = f"; one of {len(values)} values is positive (a guess): " + ", ".join(values[:6])
         return of_values(c, [(_positive_event(c) or "").strip()], why)
-    if len(values) > MOST_CLASSES:
+    if len(values) > MAX_CLASSES:
         return None
     numbers = texts.replace_strict(pl.Series(values), range(len(values)), default=None).cast(pl.Float64)
     return ClassGuess(column=c, values=numbers, classes=values, reason="; the values of the sample are its classes")

@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,19 +21,20 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import LINE, LIST
 from recsys.data.raw import json_lines
 from recsys.data.raw.arrow_files import polars_frame
-from recsys.data.raw.byte_ranges import is_compressed
 from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import FORMATS, column_names, read
 from recsys.files.json_text import parse_json
 from recsys.new import raw_bytes
-from recsys.new.find_separator import plain_quotes
 from recsys.new.raw_bytes import Sample, json_array, json_frame, thinned
+from recsys.new.separators import plain_quotes
 from recsys.schema.source_schema import SourceConfig
 
 Key = tuple[str, ...]  # what files of the same columns have in common
 
 EXCEL = re.compile(r"sep=.")  # the first line that Excel writes to name the separator; the reader skips it
-SHARED = 0.6  # of the columns of two files, from which they may hold rows of the same kind
+MIN_SHARED = 0.6  # of the columns of two files, from which they may hold rows of the same kind
+MAX_KEYS = 1000  # of a JSON object that is a row
+MAX_SPARSE_LINES = 50_000  # of a sample of lines whose values have numbers instead of names
 
 
 class OtherRows(UserError):
@@ -49,7 +49,6 @@ class Layout(ABC):
     joins: ClassVar[bool] = False  # whether a side table may have this format
     takes_marks: ClassVar[bool] = False  # whether `source:` may say which values are missing
     reads_whole: ClassVar[bool] = False  # whether a sample reads the whole file
-    maps_keys: ClassVar[bool] = False  # whether the file is one JSON object, which can only be a side table
     names_fields: ClassVar[bool] = False  # whether each row names its values, so that rows may lack columns
     holds_items: ClassVar[bool] = False  # whether each value is an item
     holds_indices: ClassVar[bool] = False  # whether whole numbers are indices of features, never quantities
@@ -88,14 +87,6 @@ class Layout(ABC):
     def sample(self, file: Path, most: int, share: float) -> Sample:
         """Return at most so many rows of a file. share: of the bytes that a sample of one file reads"""
 
-    def rows_about(self, files: Sequence[Path]) -> int:
-        """Return about how many rows files of this layout hold, by the first one."""
-        return sum(f.stat().st_size for f in files) // 100
-
-    def polars_call(self, file: Path) -> str:
-        """Return the call of polars that reads a file."""
-        return f"pl.read_csv('{file}')"
-
 
 class ParquetLayout(Layout):
     """Columns in row groups, of which the first, the middle and the last one make the sample."""
@@ -113,13 +104,6 @@ class ParquetLayout(Layout):
         frames = [polars_frame(pa.Table.from_batches([batch])) for batch in batches]
         return Sample(pl.concat(frames, how="diagonal_relaxed"), total)
 
-    def rows_about(self, files: Sequence[Path]) -> int:
-        size = sum(f.stat().st_size for f in files)
-        return round(pq.read_metadata(files[0]).num_rows * size / files[0].stat().st_size)
-
-    def polars_call(self, file: Path) -> str:
-        return f"pl.read_parquet('{file}')"
-
 
 class ArrowLayout(Layout):
     """An Arrow IPC file."""
@@ -130,25 +114,6 @@ class ArrowLayout(Layout):
         with file.open("rb") as f:
             frame = pl.read_ipc(f)
         return Sample(thinned(frame, most), frame.height)
-
-
-class NpzLayout(Layout):
-    """Arrays, of which the longest have a row for each example."""
-
-    format, reads_whole = "npz", True
-
-    def sample(self, file: Path, most: int, share: float) -> Sample:
-        loaded = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)
-        arrays = {file.stem: loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
-        total = max((len(a) for a in arrays.values() if a.ndim), default=0)
-        frame = pl.DataFrame({n: a[:most] for n, a in arrays.items() if a.ndim in (1, 2) and len(a) == total})
-        return Sample(frame, total)
-
-
-class NpyLayout(NpzLayout):
-    """One array."""
-
-    format = "npy"
 
 
 class JsonArrayLayout(Layout):
@@ -184,30 +149,15 @@ class TextLayout(Layout):
         return not self.encoding.startswith("utf-16")
 
     def key(self, others: Mapping[Key, Layout]) -> Key:
-        if not self.names_fields:
-            return (self.format, self.separator, *(self.columns if self.header else [str(self.width)]))
-        names = set(self.columns)
-        for key, other in others.items():
-            shared = len(names.intersection(other.columns))
-            if other.format == self.format and shared >= SHARED * self.most_shared(set(other.columns)):
-                return key
-        return (self.format, *self.columns)
+        return (self.format, self.separator, *(self.columns if self.header else [str(self.width)]))
 
     def completed(self, lines: Sequence[str], file: Path) -> "TextLayout":
         """Return the layout with the names of its columns, by the first lines of a file.
 
         Raises OtherRows, without the name of the file, if the rows have to be converted before they can be read.
         """
-        values = [line.split() for line in lines[:200] if line.strip()]
-        if len({len(v) for v in values}) > 1 and all(v[0] == str(len(v) - 1) for v in values):
-            hint = f"remove it: cut -d ' ' -f 2- {file} > NEW"
-            raise OtherRows(f"each line begins with the number of the values that follow; {hint}")
         self.columns = self.columns or (self.parse(list(lines[:200])).columns if self.names_fields else [])
         return self
-
-    def most_shared(self, others: set[str]) -> int:
-        """Return the number of columns that this file may have in common with a file of other columns."""
-        return min(len(self.columns), len(others))
 
     def options(self) -> dict[str, Any]:
         columns = self.leading if self.names_fields else self.columns
@@ -273,20 +223,6 @@ class TextLayout(Layout):
             frame = pl.concat(block.frame for block in read(source, file, column_names(source, file))).drop(LINE)
         return frame.with_columns(pl.all().str.strip_chars().replace("", None)) if self.strip else frame
 
-    def rows_about(self, files: Sequence[Path]) -> int:
-        if not self.cut_anywhere:
-            return super().rows_about(files)
-        head = raw_bytes.head(files[0], 1 << 16)
-        packed = raw_bytes.PACKED if is_compressed(files[0]) else 1
-        return round(packed * sum(f.stat().st_size for f in files) * head.count(b"\n") / max(len(head), 1))
-
-    def polars_call(self, file: Path) -> str:
-        separator = self.separator.strip(" ") or " "
-        given = [f"'{file}'", *([f"separator={separator!r}"] if separator != "," else [])]
-        given += [] if self.header else ["has_header=False"]
-        given += [f"new_columns={self.columns}"] if not self.header and len(self.columns) <= 20 else []
-        return f"pl.read_csv({', '.join(given)})"
-
     def fields(self, line: str) -> list[str]:
         """Return the values of a line."""
         line = line.rstrip("\r")
@@ -306,9 +242,6 @@ class CsvLayout(TextLayout):
     format, joins, takes_marks, is_csv = "csv", True, True, True
     keys = ("separator", "quote", "escape", "line_breaks_in_quotes", "header", "columns")
 
-    def completed(self, lines: Sequence[str], file: Path) -> TextLayout:
-        return self if self.width > 1 else ProseLayout(first=self.first)
-
     def rows_among(self, lines: list[str]) -> list[str]:
         if self.header:  # it stands in the middle, too, where files were joined
             header = lines[0]
@@ -316,10 +249,6 @@ class CsvLayout(TextLayout):
         if self.line_breaks:  # a piece may begin within a value
             lines = [line for line in lines if len(self.fields(line)) == self.width + self.trailing]
         return lines
-
-
-class ProseLayout(TextLayout):
-    """Lines that no separator divides into columns."""
 
 
 class ListsLayout(TextLayout):
@@ -336,7 +265,7 @@ class ListsLayout(TextLayout):
 class LibFmLayout(TextLayout):
     """A label, and indices of features with the value 1."""
 
-    format, takes_marks, holds_indices, most_lines, keys = "libfm", True, True, 50_000, ("columns",)
+    format, takes_marks, holds_indices, most_lines, keys = "libfm", True, True, MAX_SPARSE_LINES, ("columns",)
 
     def unnamed_columns(self, lines: Sequence[str]) -> list[str]:
         [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
@@ -346,13 +275,10 @@ class LibFmLayout(TextLayout):
 class SvmLightLayout(TextLayout):
     """A label, and numbered values."""
 
-    format, most_lines, names_fields, holds_quantities = "svmlight", 50_000, True, True
+    format, most_lines, names_fields, holds_quantities = "svmlight", MAX_SPARSE_LINES, True, True
 
-
-class SlotsLayout(TextLayout):
-    """Values `slot:value`; several may have one slot, and the leading ones have none."""
-
-    format, takes_marks, names_fields, keys = "slots", True, True, ("separator", "columns")
+    def key(self, others: Mapping[Key, Layout]) -> Key:
+        return (self.format,)
 
 
 class JsonLinesLayout(TextLayout):
@@ -360,33 +286,30 @@ class JsonLinesLayout(TextLayout):
 
     format, joins, takes_marks, names_fields = "jsonl", True, True, True
 
+    def key(self, others: Mapping[Key, Layout]) -> Key:
+        names = set(self.columns)
+        for key, other in others.items():
+            if other.format == self.format and len(names & {*other.columns}) >= MIN_SHARED * len(
+                names | {*other.columns}
+            ):
+                return key
+        return (self.format, *self.columns)
+
     def completed(self, lines: Sequence[str], file: Path) -> TextLayout:
         try:
             first = parse_json(lines[0])
         except ValueError:
             first = None
-            if (problem := json_lines.python_objects(lines[0], file)) is not None:
-                raise OtherRows(problem) from None
-        lists = isinstance(first, dict) and len(first) > 100 and all(isinstance(v, list) for v in first.values())
-        if lists or not isinstance(first, dict):
-            return JsonObjectLayout(columns=["key", "value"])
+        if isinstance(first, dict) and len(first) > MAX_KEYS:
+            raise OtherRows("is one object of many keys; write an object of each on a line, with its key and its value")
+        if not isinstance(first, dict):
+            what = "its lines begin as JSON objects do, and are none; write one object a line"
+            raise OtherRows(json_lines.python_objects(lines[0], file) or what)
         self.columns = self.parse(list(lines[:200])).columns
         return self
 
-    def most_shared(self, others: set[str]) -> int:
-        return len(others.union(self.columns))
-
     def parse(self, lines: list[str]) -> pl.DataFrame:
         return json_frame(lines)
-
-    def polars_call(self, file: Path) -> str:
-        return f"pl.read_ndjson('{file}')"
-
-
-class JsonObjectLayout(TextLayout):
-    """One JSON object {key: value, ...}."""
-
-    format, joins, takes_marks, maps_keys = "json", True, True, True
 
 
 def without_excel(lines: list[str]) -> list[str]:

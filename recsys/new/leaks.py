@@ -1,76 +1,91 @@
-"""Find the columns that give the label away, because they are known only after it."""
+"""Find the columns that are known only after the label: by one rule about their values, and by their names."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column
-from recsys.new.find_kinds import MANY, column_of, watched
-from recsys.new.known_names import NAMES, has_word
-from recsys.new.label import LabelGuess, label_of
+from recsys.new.column_kinds import Column, ListKind
+from recsys.new.find_files import ROLES
+from recsys.new.find_kinds import MANY_COLUMNS, column_of, watched
+from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
+from recsys.new.label import LabelGuess, are_answers, label_of
+from recsys.new.roles import determines
 from recsys.new.sides import Side
 from recsys.new.statistics import counts_of, mean
 from recsys.new.value_marks import Marks
 from recsys.new.yaml_text import flow
 
-LEAK = 0.99  # AUC of a single column from which it gives the label away
-SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
-SUSPECT_DURATION = 0.7  # the same, of how long something took: what is predicted, or a property of an item
-FEWEST = 20  # rows of each class for which an AUC means anything, and rows with a value that implies the label
-MOST_USUAL = 0.6  # share of positive rows, above which a value with positive rows alone says little
-FEW_POSITIVE = 1 / 3  # share of positive rows up to which one of many values may imply the label
-CHANCE = 1e-6  # probability that all rows of a value are positive by chance, below which the value implies the label
-DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which it is a question
+MIN_LEAK = 0.99  # AUC of a single column from which it gives the label away
+MIN_SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
+MIN_ROWS = 20  # of each class for which an AUC means anything, and with a value that implies the label
+MAX_CHANCE = 1e-6  # probability that all rows of a value are alike by chance, below which the value implies the label
+MIN_MEAN = 0.9  # correlation of a column with the mean label of a user or an item, from which it is such a mean
+MAX_KINDS = 5  # different values of an outcome, and of a column that names splits
 AFTERWARDS = "known only afterwards?"
-KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
+SURE_RATINGS = tuple(n for n in NAMES.ratings if n not in ("score", "note", "nota", "vote", "grade", "rate", "star"))
 
 
-def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns that give the label away on their own: almost perfectly, or by a value that implies it."""
-    y = label.values
-    if label.classes:
-        return _leaks_of_classes(columns, label)
-    if not label.is_binary or _is_rare(y):
-        return {}
-    columns = list(columns)
-    for c in [c for c in columns if c.kind.is_list and not c.role and c is not label.column]:
-        # whether a row's list has a value may tell the label, too
-        is_list = c.values.dtype.is_nested()
-        given = c.values.list.drop_nulls().list.len().fill_null(0) > 0 if is_list else c.values.is_not_null()
-        columns.append(column_of(given.alias(c.name), Marks()))
-    picked = _picked(y, len(columns))
-    truth, reasons = y.filter(picked), dict[str, str]()
-    for c in watched("comparing with the label", comparable(columns, label)):
-        auc = 0.0
-        if c.kind.is_number and c.numbers is not None and not c.missing:
-            by_value = _auc(c.numbers.filter(picked), truth)
-            auc = max(by_value, 1 - by_value)
-        if auc < LEAK and (not c.kind.is_number or len(columns) <= MANY):  # the order of numbers takes less time
-            auc = auc_of_means(c.kind.groups(c).filter(picked), truth)
-        if auc >= LEAK:
-            reasons[c.name] = KNOWN_AFTERWARDS
-        elif (what := implies(c, y)) is not None:
-            reasons[c.name] = f"{what} implies the label: {AFTERWARDS}{as_second_label(c, label)}"
-        elif (what := _excludes(c, y)) is not None:
-            hint = as_second_label(c, label, is_first=True) if what.startswith("the value") else ""
-            reasons[c.name] = f"no row with {what} is positive: {AFTERWARDS}{hint}"
-    return reasons
+def leaks(columns: Sequence[Column], label: LabelGuess) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the columns that give the label away, and those of which it is a question, each with the reason.
+
+    The rule: a column alone orders the rows as the label does (its AUC is 0.99 or more), or has a value, or lacks one,
+    in rows of one kind only. An AUC of 0.93 or more, and rows that may be few by chance, are a question.
+    """
+    y, found, doubts = _binary(label), dict[str, str](), dict[str, str]()
+    columns = [*columns, *_whether_lists_are_there(columns, label)]
+    is_rare = min(mean(y), 1 - mean(y)) * y.drop_nulls().len() < MIN_ROWS
+    step = max(y.len() * len(columns) // 4_000_000, 1)
+    picked = y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
+    comparable = [c for c in columns if c is not label.column and c.kind.compares and not c.values.dtype.is_nested()]
+    for c in watched("comparing with the label", comparable):
+        by_value = c.kind.is_number and c.numbers is not None and not c.missing and len(columns) > MANY_COLUMNS
+        auc = 0.0 if is_rare else _auc_of(c, y, picked, by_value=by_value)
+        what, is_sure = _one_sided(c, y)
+        if auc >= MIN_LEAK and (label.is_binary or label.classes):
+            found[c.name] = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
+        elif what and is_sure and not is_rare:
+            found[c.name] = f"{what}: {AFTERWARDS}{_second_label(c, label)}"
+        elif what and not is_sure and not c.role:
+            doubts[c.name] = what
+        elif auc >= MIN_SUSPECT and not c.role and not c.kind.is_id:
+            doubts[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
+    return found, doubts
 
 
-def _is_rare(y: pl.Series) -> bool:
-    """Return True if one of the classes has too few rows for an AUC."""
-    return min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST
+def known_by_name(
+    columns: Sequence[Column], label: LabelGuess, tested: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the columns whose names are those of what follows the label, and those of which it is a question.
 
-
-def _picked(y: pl.Series, columns: int) -> pl.Series:
-    """Return a mask of the rows to compare with the columns: all with a label, or every n-th of many."""
-    step = max(y.len() * columns // 4_000_000, 1)
-    return y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
-
-
-def comparable(columns: Sequence[Column], label: LabelGuess) -> list[Column]:
-    """Return the columns whose values can be compared with the label."""
-    return [c for c in columns if c is not label.column and c.kind.compares and not c.values.dtype.is_nested()]
+    Args:
+        tested: the columns that a file of test rows has, which are known before.
+    """
+    keys = [c for c in columns if c.role in ("user", "item")]
+    is_rating = rank_of(label.column.name, NAMES.ratings) is not None
+    found, doubts = dict[str, str](), dict[str, str]()
+    for c in (c for c in columns if c is not label.column and not c.role and c.name not in tested):
+        form, is_number = outcome_form(c.name), c.numbers is not None
+        counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count").removesuffix("s")
+        few = c.distinct <= (MAX_KINDS if is_number else 2)
+        lasts = is_number and has_word(c.name, NAMES.watched) and has_word(c.name, NAMES.lasting)
+        is_property = any(determines(key, c) for key in keys) and not c.kind.says_nothing
+        if (form in NAMES.outcomes and few) or form in NAMES.spent or lasts or _is_beside(c, label):
+            found[c.name] = f"another outcome of the row: {AFTERWARDS}{_second_label(c, label)}"
+        elif has_word(c.name, NAMES.after) or (has_word(c.name, NAMES.reasons) and c.missing > 0.2):
+            found[c.name] = f"its name says that a matter is over: {AFTERWARDS}"
+        elif is_number and _is_prediction(c.name):
+            found[c.name] = f"its name is that of a model's prediction: {AFTERWARDS}"
+        elif is_property:
+            continue
+        elif counted != form and counted in NAMES.outcomes and is_number:
+            found[c.name] = f"it counts outcomes: {AFTERWARDS}"
+        elif rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, NAMES.surveys):
+            found[c.name] = f"a rating of the row: {AFTERWARDS}"
+        elif is_rating and keys and (_is_written(c) or c.name.rpartition("_")[0] == _stem(label.column.name)):
+            found[c.name] = f"it may be written with {label.column.name}: {AFTERWARDS}"
+        elif keys and _may_follow(c, is_number):
+            doubts[c.name] = "neither the user nor the item has always the same value"
+    return found, doubts if len(doubts) <= 3 else {}  # more are likely properties
 
 
 def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str]:
@@ -84,160 +99,140 @@ def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str
             continue
         others = c.time.moments.dt.truncate("1d") if is_day else c.time.moments
         are_later = (others > moments).drop_nulls()
-        if are_later.len() >= FEWEST and mean(are_later) >= 0.9:
+        if are_later.len() >= MIN_ROWS and mean(are_later) >= 0.9:
             later[c.name] = f"it is later than {time.name}: {AFTERWARDS}"
     return later
 
 
-def doubtful(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns that may give the label away, and why this is a question.
-
-    They have a value whose few rows are all positive, by chance or because the label is known, or they alone order the
-    rows nearly as the label does.
-    """
-    if not label.is_binary:
-        return {}
-    y, doubts = label.values, dict[str, str]()
-    free = [c for c in columns if c is not label.column and not c.role]
-    two_valued = [c for c in free if c.distinct == 2 or c.missing >= 1 - MOST_USUAL]
-    for c in (c for c in two_valued if c.kind.is_single):
-        usual = None if c.missing >= 1 - MOST_USUAL else counts_of(c.values)["value"][0]
-        rows = c.values.is_not_null() if usual is None else (c.values != usual).fill_null(value=False)
-        labels = y.filter(rows).drop_nulls()
-        if labels.len() > 1 and mean(labels) == 1 and len(two_valued) * mean(y) ** labels.len() < DOUBTFUL:
-            what = "a value" if usual is None else f"another value than {usual}"
-            doubts[c.name] = f"all {labels.len()} rows with {what} are positive"
-    if _is_rare(y):
-        return doubts
-    picked = _picked(y, len(columns))
-    for c in comparable([c for c in free if c.kind.is_feature and not c.kind.is_id], label):
-        auc = auc_of_means(c.kind.groups(c).filter(picked), y.filter(picked))
-        if (SUSPECT_DURATION if has_word(c.name, NAMES.durations) else SUSPECT) <= auc < LEAK:
-            doubts[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
-    return doubts
-
-
 def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: LabelGuess) -> dict[str, str]:
-    """Return the columns of side tables that hold the mean label of their key, as an average of ratings does.
-
-    Such a mean counts the test rows as well.
-    """
+    """Return the columns of side tables that hold the mean label of their key, which counts the test rows as well."""
     y = label.column.numbers if label.column.numbers is not None else label.values
     by_name, reasons = {c.name: c for c in columns}, dict[str, str]()
     for side in sides:
-        if side.keys is None:
-            continue
         key = by_name[side.key].values.cast(pl.String)
         groups = pl.DataFrame({"key": key, "y": y}).drop_nulls().group_by("key").agg(pl.len(), pl.col("y").mean())
         groups = groups.filter(pl.col("len") >= 3)
-        for c in side.columns:
-            if not c.kind.is_number or c.numbers is None:
-                continue
-            of_side = pl.DataFrame({"key": side.keys.cast(pl.String), "x": c.numbers})
-            both = groups.join(of_side, on="key").drop_nulls()
-            near = both.select(pl.corr("x", "y")).item() if both.height >= FEWEST else None
-            named = has_word(c.name, NAMES.averages) and has_word(c.name, NAMES.ratings)
-            if named or (near is not None and abs(near) >= 0.9):
+        for c in (c for c in side.columns if c.kind.is_number and c.numbers is not None):
+            both = groups.join(pl.DataFrame({"key": side.keys.cast(pl.String), "x": c.numbers}), on="key").drop_nulls()
+            near = both.select(pl.corr("x", "y")).item() if both.height >= MIN_ROWS else None
+            named = has_word(c.name, NAMES.averages) and has_word(c.name, (*NAMES.ratings, *words(label.column.name)))
+            if named or (near is not None and abs(near) >= MIN_MEAN):
                 what = f"it is the mean {label.column.name} of a {side.key}, also over test rows"
                 reasons[c.name] = f"{what}: {AFTERWARDS}"
     return reasons
 
 
-def _leaks_of_classes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns whose values are missing in (almost) all rows of one class and in no others, and copies."""
-    y, reasons = label.values, dict[str, str]()
-    for c in comparable(columns, label):
-        if min(c.rows, y.len() - c.rows) >= FEWEST:
-            missing = c.values.is_null()
-            usual = y.filter(missing).drop_nulls().mode()
-            if usual.len() and mean((missing == (y == usual[0])).drop_nulls()) >= LEAK:
-                reasons[c.name] = f"it is missing exactly if the label is {label.classes[int(usual[0])]}: {AFTERWARDS}"
-        elif c.kind.is_code and len(label.classes) <= c.distinct <= 2 * len(label.classes):
-            groups = pl.DataFrame({"x": c.values, "y": y}).drop_nulls().group_by("x", "y").len()
-            best = int(groups.group_by("x").agg(pl.col("len").max())["len"].sum())
-            if best / max(int(groups["len"].sum()), 1) >= LEAK:
-                reasons[c.name] = KNOWN_AFTERWARDS
-    return reasons
+def names_splits(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns whose values are names of splits, such as train and test."""
+    few = [c for c in columns if not c.role and c.values.dtype == pl.String and 2 <= c.distinct <= MAX_KINDS]
+    known = {word for names in ROLES.values() for word in names} | {"prior"}
+    return [c for c in few if {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= known]
 
 
-def _excludes(c: Column, y: pl.Series) -> str | None:
-    """Return the values of a column that most negative rows and no positive row have; None if no values are such.
+def outcome_form(name: str) -> str:
+    """Return the words of a name without a unit of time."""
+    return plain(name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
 
-    Such a column is a step before the label, as a click is before a purchase.
+
+def _binary(label: LabelGuess) -> pl.Series:
+    """Return a label of 0 and 1: of classes, whether it is the most frequent one; of numbers, a half of the rows."""
+    y = label.values
+    if label.is_binary:
+        return y
+    if label.classes:
+        return (y == y.drop_nulls().mode().sort()[0]).cast(pl.Float64)
+    return (y > y.median()).cast(pl.Float64)
+
+
+def _whether_lists_are_there(columns: Sequence[Column], label: LabelGuess) -> Iterator[Column]:
+    """Yield a column for each list that says whether the row's list has a value."""
+    for c in (c for c in columns if isinstance(c.kind, ListKind) and not c.role and c is not label.column):
+        is_list = c.values.dtype.is_nested()
+        given = c.values.list.drop_nulls().list.len().fill_null(0) > 0 if is_list else c.values.is_not_null()
+        yield column_of(given.alias(c.name), Marks())
+
+
+def _one_sided(c: Column, y: pl.Series) -> tuple[str, bool]:
+    """Return which rows of a column are all positive, or all negative and most negative ones, and whether it is sure.
+
+    The rows with a value and without one, with the usual value of a column and with others, are looked at.
     """
-    base, negatives = mean(y), float((1 - y).sum() or 0)
-    if base > MOST_USUAL:
-        return None
-    counts = counts_of(c.values)
-    groups = [("a value", c.values.is_not_null()), ("a missing value", c.values.is_null())] if c.missing else []
-    if c.kind.is_single and counts.height and counts["count"][0] >= c.rows / 2:
+    base, counts = mean(y), counts_of(c.values)
+    if base in (0, 1) or not counts.height:
+        return "", False
+    sides = [("a value", c.values.is_not_null()), ("no value", c.values.is_null())] if c.missing else []
+    if c.kind.is_single and counts["count"][0] >= c.rows / 2 and counts.height > 1:
         usual = counts["value"][0]
-        unusual = f"the value {counts['value'][1]}" if counts.height == 2 else f"a value other than {usual}"
-        groups.append((f"the value {usual}", (c.values == usual).fill_null(value=False)))
-        groups.append((unusual, (c.values != usual).fill_null(value=False)))
-    for what, rows in groups:
+        is_usual = (c.values == usual).fill_null(value=False)
+        sides += [(f"the value {usual}", is_usual), (f"another value than {usual}", ~is_usual & c.values.is_not_null())]
+    for what, rows in sides:
         labels = y.filter(rows).drop_nulls()
-        written = what == "a value" and c.missing >= 1 - MOST_USUAL  # such as the reason of a refusal
-        share = 0 if written else 0.5 if base <= FEW_POSITIVE else 0.9
-        if labels.len() >= max(FEWEST, share * negatives) and not labels.sum() and (1 - base) ** labels.len() < CHANCE:
-            return what
-    return None
+        if labels.len() < 2 or 0 < mean(labels) < 1:
+            continue
+        is_positive = mean(labels) == 1
+        chance = (base if is_positive else 1 - base) ** labels.len()
+        if not is_positive and labels.len() < 0.5 * (1 - base) * y.len():
+            continue
+        if chance < MAX_CHANCE and labels.len() >= MIN_ROWS:
+            return f"all {labels.len():,} rows with {what} are {'positive' if is_positive else 'negative'}", True
+        if is_positive and chance < 0.05 and c.distinct <= MAX_KINDS:
+            return f"all {labels.len():,} rows with {what} are positive", False
+    return "", False
 
 
-def implies(c: Column, y: pl.Series) -> str | None:
-    """Return the values of a column that only positive rows have, in a few words; None if no values are such.
-
-    Such values are the other value of two, a value other than the usual one, a value that is not missing, and one of
-    few values that makes a good part of the positive rows.
-    """
-    base, positives, counts = mean(y), float(y.sum() or 0), counts_of(c.values)
-    if base > MOST_USUAL or not counts.height:
-        return None
-
-    def groups() -> Iterator[tuple[str, pl.Series, float]]:
-        if (
-            c.kind.is_code
-            and not c.kind.is_id
-            and (counts.height == 2 or (counts.height <= 20 and base <= FEW_POSITIVE))
-        ):
-            for v in reversed(counts["value"].to_list()):
-                yield f"the value {v}", c.values == v, 0.0 if counts.height == 2 else 0.2
-        if c.kind.is_single and counts["count"][0] >= c.rows / 2:
-            usual = counts["value"][0]
-            yield f"a value other than {usual}", c.values != usual, 0.0
-        if c.missing >= 1 - MOST_USUAL:
-            yield "a value that is not missing", c.values.is_not_null(), 0.0
-
-    for what, rows, share in groups():
-        labels = y.filter(rows.fill_null(value=False)).drop_nulls()
-        if labels.len() >= max(FEWEST, share * positives) and mean(labels) == 1 and base ** labels.len() < CHANCE:
-            return what
-    return None
-
-
-def as_second_label(c: Column, label: LabelGuess, *, is_first: bool = False) -> str:
-    """Return the hint to learn a column of two values as a label, too, or nothing if it makes no label.
-
-    is_first: the label needs the column, as a purchase needs a click; also found if (almost) all positive rows have it
-    """
-    other = label_of(c) if c.distinct == 2 else None
+def _second_label(c: Column, label: LabelGuess) -> str:
+    """Return the hint to learn a column of two values as a label, too, or nothing if it makes no label."""
+    other = label_of(c) if c.distinct == 2 and label.is_binary else None
     if other is None or not other.is_binary:
         return ""
 
     def needs(one: LabelGuess, needed: LabelGuess) -> bool:
-        return label.is_binary and mean(needed.values.filter(one.values == 1).drop_nulls() == 1) > 0.99
+        return mean(needed.values.filter(one.values == 1).drop_nulls() == 1) > MIN_LEAK
 
-    names = {id(label): label.column.name, id(other): c.name}
-    first, second = (other, label) if is_first or needs(label, other) else (label, other)
-    settings = {names[id(x)]: {k: v for k, v in x.settings.items() if k != "column"} for x in (first, second)}
-    if is_first or needs(second, first):
-        settings[names[id(second)]]["only_if"] = names[id(first)]
+    first, second = (other, label) if needs(label, other) and not needs(other, label) else (label, other)
+    settings = {x.column.name: {k: v for k, v in x.settings.items() if k != "column"} for x in (first, second)}
+    if needs(second, first):
+        settings[second.column.name]["only_if"] = first.column.name
     return f" To learn both, write labels: {flow(settings)}"
 
 
-def auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
-    """Return the AUC on one half of the rows of the mean label by group on the other half."""
-    frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
+def _is_beside(c: Column, label: LabelGuess) -> bool:
+    """Return whether a column is in the same object as the label, as outcome.seen is beside outcome.clicked."""
+    parent = label.column.name.rpartition(".")[0]
+    return bool(parent) and c.name.startswith(f"{parent}.")
+
+
+def _stem(name: str) -> str:
+    """Return the first words of a name such as review_overall; a name of one word has none."""
+    return name.rpartition("_")[0] or "?"
+
+
+def _is_written(c: Column) -> bool:
+    is_text = c.values.dtype == pl.String or isinstance(c.kind, ListKind)
+    return is_text and has_word(c.name, NAMES.written) and words(c.name)[-1:] != ["type"]  # body type
+
+
+def _is_prediction(name: str) -> bool:
+    """Return True for names such as model_score, pctr and churn_probability."""
+    is_score = has_word(name, NAMES.models) and has_word(name, ("score", "scores"))
+    is_rate = "p" in words(name) and has_word(name, ("ctr", "cvr", "click", "conversion"))
+    return is_score or is_rate or has_word(name, NAMES.predictions)
+
+
+def _may_follow(c: Column, is_number: bool) -> bool:
+    """Return whether a column of yes and no, or of how long something took, may be another outcome."""
+    if c.is_partition or c.name.startswith("column_") or c.name[-1:].isdigit() or has_word(c.name, NAMES.context):
+        return False
+    return (c.distinct == 2 and are_answers(c)) or (is_number and has_word(c.name, NAMES.durations))
+
+
+def _auc_of(c: Column, y: pl.Series, picked: pl.Series, *, by_value: bool) -> float:
+    """Return the AUC of a column alone: of its numbers, or of the mean label by group on the other half of the rows."""
+    truth = y.filter(picked)
+    if by_value and c.numbers is not None:
+        auc = _auc(c.numbers.filter(picked), truth)
+        return max(auc, 1 - auc)
+    frame = pl.DataFrame({"code": c.kind.groups(c).filter(picked), "y": truth}).with_row_index("i")
     base = mean(truth)
     fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
     means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))

@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.new import proposal as splits
 from recsys.new.choose_label import choose
 from recsys.new.column_kinds import Column, IdKind, sql_name
 from recsys.new.label import BinaryGuess
-from recsys.new.proposal import Proposal, Split
+from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
 from recsys.new.roles import copies
+from recsys.new.splits import Split, split_by_files, split_by_groups
 from recsys.new.statistics import counts_of, mean
 
-SPARSE = 0.5  # share of the users or of the items that are rare in a very sparse log
-KEPT = 0.95  # share of the rows that the length of lists keeps
-REPEATED, SOME_REPEATED = 0.1, 0.01  # share of the rows with an item that the user had before
+MAX_RARE = 0.5  # share of the users or of the items that are rare in a very sparse log
+MIN_KEPT = 0.95  # share of the rows that the length of lists keeps
+MIN_REPEATED = 0.1  # share of the rows with an item that the user had before, from which it may come again
 CORE = 5  # rows of each user and item in most published data sets
-MOST_LENGTH = 200  # of lists: the time of attention grows with its square
+MAX_LENGTH = 200  # of lists: the time of attention grows with its square
 
 
 def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
@@ -32,24 +32,24 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
         p.group["order"] = p.time_column(time)
         p.leave_out_without([time], "a time")
     p.leave_out_without((user, item))
-    longest = _length_that_keeps(KEPT, counts_of(user.values)["count"])
-    p.max_length = min(max(longest, 10), MOST_LENGTH)
-    p.reasons["sequences"] = f"lists of {longest} keep {KEPT:.0%} of the sample's rows"
+    longest = _length_that_keeps(MIN_KEPT, counts_of(user.values)["count"])
+    p.max_length = min(max(longest, 10), MAX_LENGTH)
+    p.reasons["sequences"] = f"lists of {longest} keep {MIN_KEPT:.0%} of the sample's rows"
     share = _repeated(user.values, item.values)
-    p.repeats = share >= REPEATED
-    if share >= SOME_REPEATED:
+    p.repeats = share >= MIN_REPEATED
+    if share >= MIN_REPEATED / 10:
         known = "lists have items of the history, as metrics" if p.repeats else "lists leave such items out, as metrics"
         what = f"{share:.0%} of a user's rows after the first have an item that the user had before"
         p.reasons["group"] = f"{what}; protocol.filter_history={str(not p.repeats).lower()}: {known}"
     p.split = Split({"by": "leave_one_out"}, "each user's last item is a test row, the one before it a validation row")
     if user.name == "list":  # the reader adds this column
-        p.split = splits.by_groups("list", "whole lines are held out; the column `list` identifies them")
+        p.split = split_by_groups("list", "whole lines are held out; the column `list` identifies them")
         p.columns = [c for c in p.columns if c is not user]
-    p.split = splits.by_files(Path(p.root), files) or p.split
+    p.split = split_by_files(Path(p.root), files) or p.split
     item.kind, item.role = item.kind if item.kind.is_code else IdKind(item.reason), "item"
     derived = p.features.derive
     p.features = features_of([item], {}, typed=p.typed)
-    p.features.derive = derived
+    p.features.derive |= derived
     p.items = next((s for s in p.sides if s.key == item.name and s.items()), None)
     if user.name != "list" and p.rows < 1.01 * user.values.len():  # the sample is the log, so that rare is rare
         p.k_core = {user.name: CORE, p.features.sparse[0].name: CORE}
@@ -104,7 +104,7 @@ def _why_core(rows: pl.DataFrame) -> str:
     while before != left.height:
         before = left.height
         left = left.filter(*(pl.len().over(n) >= CORE for n in rows.columns))
-    if max(rare.values()) < SPARSE or left["item"].n_unique() < 10 * CORE:
+    if max(rare.values()) < MAX_RARE or left["item"].n_unique() < 10 * CORE:
         return ""
     return (
         f"{rare['user']:.0%} of the users and {rare['item']:.0%} of the items have fewer than {CORE} rows. Published "

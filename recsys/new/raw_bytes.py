@@ -18,8 +18,7 @@ from recsys.files.json_text import parse_json
 
 HEAD = 4 << 20  # bytes
 PIECE = 2 << 20
-PACKED = 4  # bytes of text in a byte of a compressed file, about
-MOST_DECOMPRESSED = 1 << 28
+MAX_DECOMPRESSED = 1 << 28
 DAMAGED = (
     *(OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error),
     *(pa.ArrowException, pl.exceptions.PolarsError),
@@ -80,7 +79,7 @@ def _decompressed_pieces(file: Path, most: int, share: float) -> tuple[list[byte
     with opened(file) as raw:
         parts, samples, every, read_pieces = [raw.read(int(HEAD * share))], list[bytes](), 1, 0
         size = len(parts[0])
-        while size < share * MOST_DECOMPRESSED and (piece := raw.read(int(PIECE * share))):
+        while size < share * MAX_DECOMPRESSED and (piece := raw.read(int(PIECE * share))):
             size += len(piece)
             if read_pieces % every == 0:
                 samples.append(piece)

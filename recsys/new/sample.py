@@ -11,8 +11,9 @@ from recsys.data.raw.raw_files import partitions
 from recsys.new.layouts import Layout
 from recsys.new.raw_bytes import Sample, readable
 
-ROWS, CELLS = 200_000, 20_000_000  # of a sample
-MOST_WHOLE = 5  # files, if each is read whole or in several pieces
+MAX_ROWS, MAX_CELLS = 200_000, 20_000_000  # of a sample
+MAX_FILES = 64
+MAX_WHOLE = 5  # files, if each is read whole or in several pieces
 
 
 def read_sample(files: Sequence[Path], layout: Layout, layouts: Mapping[Path, Layout] | None = None) -> Sample:
@@ -23,16 +24,16 @@ def read_sample(files: Sequence[Path], layout: Layout, layouts: Mapping[Path, La
     Args:
         layouts: how files are read whose columns differ.
     """
-    some, most_files = list(files), MOST_WHOLE if layout.reads_whole else 64
+    some, most_files = list(files), MAX_WHOLE if layout.reads_whole else MAX_FILES
     if len(files) > most_files:
         bounds = np.linspace(1, len(files) - 1, most_files - 1).astype(int)
         places = np.random.default_rng(0).integers(bounds[:-1], bounds[1:])
         some = [files[0], *(files[i] for i in places), files[-1]]
-    most = max(min(ROWS, CELLS // max(len(layout.columns), 1)) // len(some), 100)
+    most = max(min(MAX_ROWS, MAX_CELLS // max(len(layout.columns), 1)) // len(some), 100)
     frames, rows = [], 0
     for f in some:
         with readable(f):
-            part = (layouts or {}).get(f, layout).sample(f, most, min(MOST_WHOLE / len(some), 1))
+            part = (layouts or {}).get(f, layout).sample(f, most, min(MAX_WHOLE / len(some), 1))
         folders = [(n, v) for n, v in partitions(f, None).items() if n not in part.frame.columns]
         frames.append(part.frame.with_columns(pl.lit(v, pl.String).alias(name) for name, v in folders))
         rows += part.rows

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from recsys.data.raw.dialect import BREAK, CARRIAGE, SPACES, without_breaks, without_carriages
 from recsys.schema.source_schema import TextConfig
 
-SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
+SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", ";", "|", ",", "~", "^")
 STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
 ESCAPED = re.compile(r'\\"')
 AT_END = re.compile(r'\\"[,;\t|]|\\"\r?$', re.M)  # such as C:\dir\ at the end of a value
@@ -46,15 +46,13 @@ def plain_quotes(text: str, separator: str, *, escape: bool, line_breaks: bool) 
 def quote_of(lines: Sequence[str]) -> str | None:
     """Return the character that encloses values: the usual one if no line has any, None if quotes enclose no values."""
     for quote in ('"', "'"):
-        lines = [line.replace(quote * 2, "") for line in lines]  # quotes within quotes, and empty values
-        text, q = "\n".join(lines), re.escape(quote)
+        text, q = "\n".join(line.replace(quote * 2, "") for line in lines), re.escape(quote)
         if quote not in text:
             continue
-        at_edges = re.search(rf"(?:^|[^\w\s]|\s){q}|{q}(?:[^\w\s]|\s|$)", text, re.M)
         opens = len(re.findall(rf"(?:^|[,;|\t:]) ?{q}", text, re.M))
         closes = len(re.findall(rf"{q} ?(?:$|[,;|\t:])", text, re.M))
-        even = sum(line.count(quote) % 2 == 0 for line in lines)
-        if even >= 0.98 * len(lines) and opens and min(opens, closes) * 2 >= 0.8 * text.count(quote) and at_edges:
+        even = sum(line.count(quote) % 2 == 0 for line in text.split("\n"))
+        if even >= 0.98 * len(lines) and min(opens, closes) * 2 >= STEADY * text.count(quote):
             return quote
         if quote == '"':
             return None  # such as inches: 5"
@@ -75,26 +73,23 @@ def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | N
     valid: dict[str, tuple[float, bool, int]] = {}
     for s in SEPARATORS:
         [(width, often)] = Counter(count_fields(line, s, quote) for line in lines).most_common(1)
-        share, first = often / len(lines), count_fields(lines[0], s, quote)
-        if width > 1 and share >= STEADY and (abs(first - width) <= 1 or not lines[1:]):
-            valid[s] = (share, first == width, width)
-    for double, single in (("||", "|"), (";;", ";"), ("~~", "~"), ("^^", "^")):
+        first = count_fields(lines[0], s, quote)
+        if width > 1 and often >= STEADY * len(lines):
+            valid[s] = (often / len(lines), first == width, width)
+    for double, single in (("||", "|"), (";;", ";")):
         if double in valid:
             alone = sum(single in line.replace(double, "") for line in lines)  # else a double one is an empty value
             valid.pop(double if alone > (1 - STEADY) * len(lines) else single, None)
-    if "," in valid and set(valid) & {";", "\t", "|"}:  # all commas may be those of decimals, such as 1,5
-        commas = sum(line.count(",") for line in lines[1:] or lines)
-        decimals = sum(len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", line)) for line in lines[1:] or lines)
-        if 0 < commas == decimals:
+    if "," in valid and len(valid) > 1:  # all commas may be those of decimals, such as 1,5
+        rest = "\n".join(lines[1:] or lines)
+        if rest.count(",") == len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", rest)):
             valid.pop(",")
     if valid:
         best = max(valid, key=lambda s: (valid[s][0] >= 0.98, valid[s][1], valid[s][2], -SEPARATORS.index(s)))
         return best, valid[best][2]
     [(width, often)] = Counter(len(line.split()) for line in lines).most_common(1)
     if width < 2 or often < 0.98 * len(lines):  # as in prose
-        colons = {line.count(":") for line in lines}
-        is_time = re.search(r"\d\d:\d\d:\d\d", lines[-1])
-        return (":", 1 + colons.pop()) if len(colons) == 1 and ":" in lines[0] and not is_time else None
+        return None
     usual = [line for line in lines if len(line.split()) == width]
     one_space = all(line.count(" ") == width - 1 and line == line.strip() for line in usual)
     return " " if one_space else SPACES, width
