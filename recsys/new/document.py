@@ -3,7 +3,6 @@
 from rich.markup import escape
 from rich.table import Table
 
-from recsys.new.column_kinds import Feature
 from recsys.new.proposal import Proposal
 from recsys.new.questions import MARK
 from recsys.new.yaml_text import comment, entry, flow, mapping
@@ -28,15 +27,14 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
         no_order = [] if "order" in p.group else [f"{p.no_time}: the order of the files counts"]
         lines += entry("group", p.group, "; ".join([*no_order, *filter(None, [p.reasons.get("group")])]))
         lines += entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
-        if p.reasons.get("k_core"):
-            lines += [*comment(p.reasons["k_core"]), f"# k_core: {flow(p.k_core)}"]
     if p.label is not None:
         lines += entry("label", p.label.settings, f"{p.label.reason}; {p.label.what}")
     if p.within is not None:
         why = f"metrics of the order within a {p.within}: gauc, gndcg@k; loss=pairwise compares its rows"
         lines += entry("group", {"by": p.within, "together": True}, why)
     lines += entry("split", p.split.settings, p.split.why)
-    lines += _items(p)
+    if p.items is not None and p.retrieves:
+        lines += entry("items", p.items.items(), p.items.why)
     if p.features.dense_defaults and p.features.dense:
         lines += entry("dense_defaults", p.features.dense_defaults)
     for key, features in (("dense", p.features.dense), ("sparse", p.features.sparse)):
@@ -52,35 +50,10 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
 
 
 def _source(p: Proposal) -> list[str]:
-    if len(line := f"source: {flow(p.source)}") <= 110 and not set(p.source) & set(p.reasons):
+    reasons = p.reasons | {"joins": "; ".join(f"{side.file}: {side.why}" for side in p.sides)}
+    if len(line := f"source: {flow(p.source)}") <= 110 and not set(p.source) & set(reasons):
         return [line]
-    whys = {side.file: side.why for side in p.sides}
-    lines = ["source:"]
-    for key, value in p.source.items():
-        if key != "joins":
-            lines += entry(key, value, p.reasons.get(key, ""), "  ")
-            continue
-        lines.append("  joins:")
-        for join in value:
-            why = whys.get(join["file"], "its rows are the positive ones")
-            of_join = [line for k, v in join.items() for line in entry(k, v, why if k == "file" else "", "      ")]
-            first = next(i for i, line in enumerate(of_join) if not line.lstrip().startswith("#"))
-            lines += [*of_join[:first], "    - " + of_join[first].lstrip(), *of_join[first + 1 :]]
-    return lines
-
-
-def _items(p: Proposal) -> list[str]:
-    if p.items is None or not p.retrieves or (settings := p.items.items()) is None:
-        return []
-    lines, made = ["items:", *comment(p.items.why, "  ")], p.items.features()
-    groups: dict[str, list[Feature]] = {"dense": made.dense, "sparse": made.sparse}
-    for key, value in settings.items():
-        if key not in groups:
-            lines += entry(key, value, "", "  ")
-            continue
-        whys = {f.name: f.why for f in groups[key]}
-        lines += [f"  {key}:", *(line for k, v in value.items() for line in entry(k, v, whys.get(k, ""), "    "))]
-    return lines
+    return ["source:", *(line for k, v in p.source.items() for line in entry(k, v, reasons.get(k, ""), "  "))]
 
 
 def table(p: Proposal, most: int) -> Table:

@@ -1,14 +1,15 @@
 """Find out how the lines of a text file are divided into values: format, separator, quote, comment, header."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from recsys.data.raw.dialect import SPACES
 from recsys.new import layouts
-from recsys.new.known_names import KNOWN, plain, words
-from recsys.new.layouts import CsvLayout, OtherRows, TextLayout
+from recsys.new.known_names import KNOWN, words
+from recsys.new.layouts import CsvLayout, OtherRows
 from recsys.new.separators import STEADY, count_fields, quote_of, separator_of
 from recsys.new.value_marks import NULLS
 
@@ -16,17 +17,15 @@ MAX_LINES = 400  # that a guess looks at
 MIN_ROWS = 3  # after a first line that is no row
 MIN_LENGTHS = 3  # different numbers of items on lines that are lists
 NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows may begin with
-LINE_FORMATS: dict[type[TextLayout], re.Pattern[str]] = {
-    layouts.LibFmLayout: re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$"),
-    layouts.SvmLightLayout: re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$"),
-}
+LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
+SVMLIGHT = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$")
 SLOTS = re.compile(r"^(\S+[ ,;])?[\w.-]+:[^:\s]*([ ,;][\w.-]+:[^:\s]*)+\s*$")  # user:7 item:3 item:9
 RECORD = re.compile(r"^[A-Za-z][\w/ .-]{0,40}:( |$)")  # a line of a record of several lines, and a heading
 HEADING = re.compile(r"^\w+: *$")
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
 
-def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> TextLayout:
+def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> CsvLayout:
     """Return how a file is read, by its first lines without line ends.
 
     Args:
@@ -35,7 +34,8 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     Raises:
         OtherRows: the rows have to be converted before they can be read.
     """
-    comment, lines = _comment(layouts.without_excel([line for line in lines if line.strip()])[:MAX_LINES])
+    lines = lines[1:] if lines and layouts.EXCEL.fullmatch(lines[0].rstrip("\r")) else lines
+    comment, lines = _comment([line for line in lines if line.strip()][:MAX_LINES])
     if not lines:
         return CsvLayout(encoding=encoding)
     if (other := _other_format(lines)) is not None:
@@ -66,17 +66,17 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     return layout
 
 
-def _other_format(lines: Sequence[str]) -> TextLayout | None:
-    """Return the layout of lines that are not a table; None for a table."""
-    if all(line.lstrip().startswith("{") for line in lines):
-        return layouts.JsonLinesLayout()
+def _other_format(lines: Sequence[str]) -> CsvLayout | None:
+    """Return the layout of lines that are not a table; None for a table. Raises OtherRows for other rows."""
 
     def share(pattern: re.Pattern[str]) -> float:
         return sum(bool(pattern.match(line)) for line in lines) / len(lines)
 
-    for layout, pattern in LINE_FORMATS.items():
-        if share(pattern) > STEADY:
-            return layout(separator=" ", width=len(lines[0].split()))
+    if share(LIBFM) > STEADY:
+        [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
+        return layouts.LibFmLayout(header=False, columns=["label", *(f"field_{i}" for i in range(1, width))])
+    if share(SVMLIGHT) > STEADY:
+        raise OtherRows("its lines hold a label and number:value; write the YAML by hand, with source.format: svmlight")
     if share(SLOTS) > STEADY and not re.search(r"\d\d:\d\d", lines[0]):
         raise OtherRows("its lines hold pairs slot:value; write one JSON object a line, with a key for each slot")
     if share(RECORD) > STEADY or (HEADING.match(lines[0]) and not all(map(HEADING.match, lines))):
@@ -85,7 +85,7 @@ def _other_format(lines: Sequence[str]) -> TextLayout | None:
     return None
 
 
-def _lists(lines: Sequence[str]) -> TextLayout | None:
+def _lists(lines: Sequence[str]) -> CsvLayout | None:
     """Return the layout of lines of different numbers of short words, which are lists of items; None for others."""
     for separator in (" ", "\t", ",", ";", "|"):
         parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
@@ -102,13 +102,11 @@ def _lists(lines: Sequence[str]) -> TextLayout | None:
         by_user = len(set(firsts)) == len(firsts) and (count_up or not later & set(firsts))
         columns = ["user", "item"] if by_user else ["item"]
         why = "the first value of each line occurs once" if by_user else "first values occur in several lines: no user"
-        return layouts.ListsLayout(
-            separator=separator, width=len(columns), columns=columns, leading=columns, reasons={"columns": why}
-        )
+        return layouts.ListsLayout(separator=separator, header=False, columns=columns, reasons={"columns": why})
     return None
 
 
-def _without_title(layout: TextLayout, lines: list[str]) -> list[str]:
+def _without_title(layout: CsvLayout, lines: list[str]) -> list[str]:
     """Return the rows without a first line that has another number of fields than all others.
 
     If it begins with a character that no row begins with, it is a comment. Raises OtherRows for a title.
@@ -157,7 +155,7 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     known = sum(bool(set(words(v)) & KNOWN) for v in first)
     has_numbers = any(map(_is_number, first))
     if len(rows) < 2:
-        return bool(first) and sum(plain(v) in KNOWN for v in first) * 2 >= len(first) and not has_numbers, True
+        return bool(first) and not has_numbers, True  # the names of a file without rows
     below = [[v.strip() for v in r] for r in rows[1:]]
     columns = [[r[i] for r in below if i < len(r) and r[i] and r[i] not in NULLS] for i in range(len(first))]
     if has_numbers:  # pandas names columns without names 0, 1, 2, ...
@@ -191,7 +189,7 @@ def _shape(value: str) -> str:
     return shape if "9" in shape else value
 
 
-def _name_columns(layout: TextLayout, first: Sequence[str]) -> None:
+def _name_columns(layout: CsvLayout, first: Sequence[str]) -> None:
     """Name the columns by the header; give names to those that it lacks, and to all if there is no header."""
     if not layout.header:
         layout.columns = [f"column_{i}" for i in range(1, layout.width + 1)]

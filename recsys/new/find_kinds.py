@@ -1,14 +1,11 @@
 """Find out what each column of a sample holds: numbers, categories, lists, times, ids, text or vectors."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import polars as pl
 
-from recsys.base.console import bar
 from recsys.new import column_kinds as kinds
 from recsys.new.column_kinds import Column, ColumnKind
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
@@ -22,19 +19,16 @@ MIN_IDS = 200  # different whole numbers that may be ids
 MAX_ID_GAP = 10_000_000  # whole numbers above are ids, unless they are skewed, as quantities are
 MAX_OTHER_TEXTS = 3  # different texts in a column of numbers or times that stand for missing values
 MISSING_CODES = (-1, -9, -99, -999, -9999, -99999)  # the only negative numbers of a column
-MANY_COLUMNS = 1000  # from which a progress bar is shown
 
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: ?\d+(\.\d+)*")
 _UNNAMED = re.compile(r"column_\d+")
 _NUMBERED = re.compile(r"([a-z]|col|column|field|feature|feat|var)[ _-]?\d+")
 
-T = TypeVar("T")
-
 
 def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
     """Return the columns of a sample with their kinds, and how they write numbers and missing values."""
     marks = marks_of(frame)
-    columns = [column_of(values, marks) for values in watched("looking at", frame.get_columns())]
+    columns = [column_of(values, marks) for values in frame.get_columns()]
     alone = columns and not any(_UNNAMED.fullmatch(c.name) for c in columns[1:])  # column_1 has no name in the file
     for c in columns:
         if c.numbers is not None and c.is_whole:
@@ -43,15 +37,6 @@ def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
             if _INDEX.fullmatch(c.name) or (unnamed and counts):
                 c.kind = kinds.RowIdKind("the numbers of rows, as an index of pandas has them")
     return columns, marks
-
-
-def watched(what: str, columns: Sequence[T]) -> Iterator[T]:
-    """Yield columns and, if they are many, show a progress bar."""
-    with bar(what, len(columns), "columns") if len(columns) >= MANY_COLUMNS else nullcontext() as shown:
-        for column in columns:
-            yield column
-            if shown is not None:
-                shown.advance(1)
 
 
 def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[str | None]]) -> None:

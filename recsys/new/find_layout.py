@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-import polars as pl
-import pyarrow.parquet as pq
-
 from recsys.base.errors import UserError
+from recsys.data.raw import json_lines
 from recsys.data.raw.dialect import MAGIC, check_line_ends
+from recsys.files.json_text import parse_json
 from recsys.files.user_files import problem_of
-from recsys.new import layouts, raw_bytes
+from recsys.new import layouts
 from recsys.new.encodings import encoding_of
 from recsys.new.find_dialect import dialect_of
-from recsys.new.raw_bytes import json_array, readable
+from recsys.new.sample import head, readable
 from recsys.new.separators import plain_quotes, quoting_of
 
 FIRST_BYTES = 1 << 20
+MAX_KEYS = 1000  # of a JSON object that is a row
 # bytes that no text holds; some separate values, or the values of lists
 CONTROL = bytes(set(range(32)) - {*range(1, 6), *b"\t\n\v\f\r", *range(0x1C, 0x20)})
 OTHERS = {  # first bytes -> what the file is
@@ -31,12 +31,11 @@ def layout_of(file: Path, header: bool | None = None) -> layouts.Layout:
     if problem := problem_of(file):
         raise UserError(f"{file}: {problem}")
     with readable(file):
-        first = raw_bytes.head(file, FIRST_BYTES) if file.suffix != ".npz" else b"PK"
+        first = head(file, FIRST_BYTES) if file.suffix != ".npz" else b"PK"
         if first.startswith(b"PAR1"):
-            return layouts.ParquetLayout(columns=pq.read_schema(file).names)
+            return layouts.ParquetLayout().named(file)
         if first.startswith(b"ARROW1"):
-            with file.open("rb") as f:  # not by its name, in which brackets are globs for polars
-                return layouts.ArrowLayout(columns=list(pl.read_ipc_schema(f)))
+            return layouts.ArrowLayout().named(file)
         if first.startswith(b"PK"):  # an archive of another kind than .zip, which is opened
             what = "an archive of NumPy arrays" if file.suffix == ".npz" else "an Excel workbook or another archive"
             raise UserError(f"{file}: is {what}; write its rows as CSV or Parquet, such as by polars.read_excel(FILE)")
@@ -59,18 +58,32 @@ def _text_layout(file: Path, first: bytes, header: bool | None) -> layouts.Layou
     escape, broken_by = quoting_of(text)
     text = plain_quotes(text, broken_by or ",", escape=escape, line_breaks=broken_by is not None)
     lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]
+    start = "".join(text[:1000].split())[:2]
     try:
-        if text.startswith("[") and text[1:].lstrip()[:1] in ("{", "]"):
-            return layouts.JsonArrayLayout(columns=json_array(file).columns)
-        if text.startswith("[[") or lines[0].strip() == "{":
+        if start in ("[{", "[]"):
+            return layouts.JsonArrayLayout().named(file) if start == "[{" else layouts.JsonArrayLayout()
+        if start == "[[" or lines[0].strip() == "{":
             hint = "write each row on a line, such as jq -c '.[]' FILE > rows.jsonl"
             raise layouts.OtherRows(f"holds JSON arrays or objects over several lines; {hint}")
+        if start[:1] == "{":
+            _check_object(lines[0], file)
+            return layouts.JsonLinesLayout(encoding=encoding).named(file)
         layout = dialect_of((lines[:-1] if len(first) == FIRST_BYTES else []) or lines, encoding, header)
-        layout.reasons |= {"encoding": why} if why else {}
-        if layout.is_csv and layout.quote == '"':
-            layout.escape, layout.line_breaks = escape, layout.separator == broken_by
-        return layout.completed(lines, file)
     except layouts.OtherRows as e:
-        if not str(e).startswith(str(file)):
-            e.args = (f"{file}: {e}",)
+        e.args = (f"{file}: {e}",)
         raise
+    layout.reasons |= {"encoding": why} if why else {}
+    if layout.is_csv and layout.quote == '"':
+        layout.escape, layout.line_breaks = escape, layout.separator == broken_by
+    return layout
+
+
+def _check_object(line: str, file: Path) -> None:
+    """Raise OtherRows if a line of JSON is no row: one object of all rows, or a Python dict."""
+    try:
+        first = parse_json(line)
+    except ValueError:
+        what = "its lines begin as JSON objects do, and are none; write one object a line"
+        raise layouts.OtherRows(json_lines.python_objects(line, file) or what) from None
+    if len(first) > MAX_KEYS:
+        raise layouts.OtherRows("is one object of many keys; write an object of each on a line: its key and its value")

@@ -6,7 +6,7 @@ import polars as pl
 
 from recsys.new.column_kinds import Column, ListKind
 from recsys.new.find_files import ROLES
-from recsys.new.find_kinds import MANY_COLUMNS, column_of, watched
+from recsys.new.find_kinds import column_of
 from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
 from recsys.new.label import LabelGuess, are_answers, label_of
 from recsys.new.roles import determines
@@ -37,9 +37,8 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> tuple[dict[str, str],
     step = max(y.len() * len(columns) // 4_000_000, 1)
     picked = y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
     comparable = [c for c in columns if c is not label.column and c.kind.compares and not c.values.dtype.is_nested()]
-    for c in watched("comparing with the label", comparable):
-        by_value = c.kind.is_number and c.numbers is not None and not c.missing and len(columns) > MANY_COLUMNS
-        auc = 0.0 if is_rare else _auc_of(c, y, picked, by_value=by_value)
+    for c in comparable:
+        auc = 0.0 if is_rare else _auc_of(c, y, picked)
         what, is_sure = _one_sided(c, y)
         if auc >= MIN_LEAK and (label.is_binary or label.classes):
             found[c.name] = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
@@ -226,12 +225,9 @@ def _may_follow(c: Column, is_number: bool) -> bool:
     return (c.distinct == 2 and are_answers(c)) or (is_number and has_word(c.name, NAMES.durations))
 
 
-def _auc_of(c: Column, y: pl.Series, picked: pl.Series, *, by_value: bool) -> float:
-    """Return the AUC of a column alone: of its numbers, or of the mean label by group on the other half of the rows."""
+def _auc_of(c: Column, y: pl.Series, picked: pl.Series) -> float:
+    """Return the AUC of a column alone: of the mean label by group, as on the other half of the rows."""
     truth = y.filter(picked)
-    if by_value and c.numbers is not None:
-        auc = _auc(c.numbers.filter(picked), truth)
-        return max(auc, 1 - auc)
     frame = pl.DataFrame({"code": c.kind.groups(c).filter(picked), "y": truth}).with_row_index("i")
     base = mean(truth)
     fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)

@@ -34,7 +34,6 @@ class Proposal:
     unused: list[tuple[str, str]] = field(default_factory=list)  # files that are neither, and why
     where: dict[str, str] = field(default_factory=dict)  # SQL conditions of rows to use -> what the other rows lack
     group: dict[str, Any] | None = None  # for retrieval models: whose rows belong together
-    k_core: dict[str, int] = field(default_factory=dict)  # for retrieval models: what may leave out rare values
     max_length: int = 0  # for retrieval models: of their sequences
     repeats: bool = False  # for retrieval models: whether users often come back to an item
     within: str | None = None  # the column of groups whose rows stay together, and are compared by metrics

@@ -132,6 +132,10 @@ def _why_no_label(rows: Rows, asked: str | None) -> str:
     columns = rows.columns
     why = "no two columns are a user and an item" if asked is None else "no name says which column is the label"
     hint = _likely_answers(columns, rows.roles, asked)
+    if lists := [c.name for c in columns if isinstance(c.values.dtype, pl.List) and c.kind.name != "vector"]:
+        hint = (
+            f"if each element of {lists[0]} is a row, write these rows, such as by polars' explode; otherwise, {hint}"
+        )
     if len(columns) > MIN_MATRIX and all(c.numbers is not None and c.name.startswith("column_") for c in columns):
         melt = "write a row for each value, such as by polars' unpivot"
         hint = f"if each row is a user and each column an item, {melt}; otherwise, {hint}"

@@ -35,7 +35,7 @@ def propose_ranking(p: Proposal, label: LabelGuess, gathered: Gathered, root: Pa
         if are_grades(label.column) and numbers is not None:
             p.label = label = NumberGuess(column=label.column, values=numbers, reason=f"grades within a {group.name}")
     time = p.roles.time or _joined_time(p)
-    used = [s for s in p.sides if s.has_features or any(c.role == "time" for c in s.columns)]
+    used = [s for s in p.sides if s.features().inputs or any(c.role == "time" for c in s.columns)]
     p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if s not in used]
     p.sides = used
     _leave_out_rows(p, label)
@@ -142,7 +142,7 @@ def _leave_unlabelled(p: Proposal, c: Column, gathered: Gathered, root: Path) ->
         return
     unknown = [*c.nulls, *([] if c.code is None else [f"{c.code:g}"])]
     for f in tests:
-        frame = read_sample([f], gathered.layouts.get(f, gathered.layout)).frame
+        frame = read_sample([f], gathered.layout).frame
         if c.name in frame.columns:
             lacking = frame[c.name].is_null() | frame[c.name].cast(pl.String).is_in(unknown)
             if mean(lacking.fill_null(value=True)) == 1:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from recsys.new.choose_label import choose
@@ -13,12 +12,10 @@ from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
 from recsys.new.roles import copies
 from recsys.new.splits import Split, split_by_files, split_by_groups
-from recsys.new.statistics import counts_of, mean
+from recsys.new.statistics import counts_of, quantile
 
-MAX_RARE = 0.5  # share of the users or of the items that are rare in a very sparse log
-MIN_KEPT = 0.95  # share of the rows that the length of lists keeps
+MIN_KEPT = 0.95  # share of the users whose rows all fit into a list
 MIN_REPEATED = 0.1  # share of the rows with an item that the user had before, from which it may come again
-CORE = 5  # rows of each user and item in most published data sets
 MAX_LENGTH = 200  # of lists: the time of attention grows with its square
 
 
@@ -32,9 +29,9 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
         p.group["order"] = p.time_column(time)
         p.leave_out_without([time], "a time")
     p.leave_out_without((user, item))
-    longest = _length_that_keeps(MIN_KEPT, counts_of(user.values)["count"])
+    longest = int(quantile(counts_of(user.values)["count"], MIN_KEPT))
     p.max_length = min(max(longest, 10), MAX_LENGTH)
-    p.reasons["sequences"] = f"lists of {longest} keep {MIN_KEPT:.0%} of the sample's rows"
+    p.reasons["sequences"] = f"{MIN_KEPT:.0%} of the users have at most {longest} rows"
     share = _repeated(user.values, item.values)
     p.repeats = share >= MIN_REPEATED
     if share >= MIN_REPEATED / 10:
@@ -51,24 +48,15 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     p.features = features_of([item], {}, typed=p.typed)
     p.features.derive |= derived
     p.items = next((s for s in p.sides if s.key == item.name and s.items()), None)
-    if user.name != "list" and p.rows < 1.01 * user.values.len():  # the sample is the log, so that rare is rare
-        p.k_core = {user.name: CORE, p.features.sparse[0].name: CORE}
-        p.reasons["k_core"] = _why_core(pl.DataFrame({"user": user.values, "item": item.values}))
     other_names = copies(p.columns)
     used = {item.name, user.name, time.name if time else ""}
-    fixed = []  # properties of the user: categories that are the same in all rows of a user
-    for c in (c for c in p.columns if c.name not in used and c.name not in other_names and c.kind.is_code):
-        frame = pl.DataFrame({"user": user.values, "x": c.values})
-        several = frame.group_by("user").agg(pl.col("x").n_unique().alias("n"), pl.len()).filter(pl.col("len") > 1)
-        if several.height > 10 and several["n"].max() == 1:
-            fixed.append(c)
     users = [s for s in p.sides if s.key == user.name and s.features().sparse]
     if users:
         p.source["joins"] = [s.join() for s in users]
-    for f in features_of([*fixed, *(c for s in users for c in s.columns)], {}, typed=p.typed).sparse:
+    for f in features_of([c for s in users for c in s.columns], {}, typed=p.typed).sparse:
         f.settings["per"] = "group"
         p.features.sparse.append(f)
-    others = [c for c in p.columns if c.name not in used and c not in fixed]
+    others = [c for c in p.columns if c.name not in used]
     chosen = _chosen(others)
     for c in others:
         why = "models of sequences read items; its value is not known before the item"
@@ -95,26 +83,3 @@ def _chosen(columns: Sequence[Column]) -> dict[str, str]:
     sql = f"{name} IN ({positive})" if positive else f"CAST({name} AS DOUBLE) >= {least:g}"
     sql = name if c.values.dtype == pl.Boolean else sql
     return {c.name: f"{label.what}, and the others count as interactions, too, unless you add: where: {sql}"}
-
-
-def _why_core(rows: pl.DataFrame) -> str:
-    """Return why to leave out rare users and items; "" if most are frequent, or if too few rows would be left."""
-    rare = {n: mean(counts_of(rows[n])["count"] < CORE) for n in rows.columns}
-    left, before = rows, -1
-    while before != left.height:
-        before = left.height
-        left = left.filter(*(pl.len().over(n) >= CORE for n in rows.columns))
-    if max(rare.values()) < MAX_RARE or left["item"].n_unique() < 10 * CORE:
-        return ""
-    return (
-        f"{rare['user']:.0%} of the users and {rare['item']:.0%} of the items have fewer than {CORE} rows. Published "
-        f"results leave them out, which keeps {left.height / rows.height:.0%} of the rows; to compare with them, write:"
-    )
-
-
-def _length_that_keeps(share: float, rows_of_user: pl.Series) -> int:
-    """Return the length of lists that keeps this share of all rows, given the number of rows of each user."""
-    counts = rows_of_user.sort().to_numpy()
-    users = np.arange(len(counts), 0, -1)  # that have as many rows as this one, or more
-    kept = np.cumsum(counts) - counts + users * counts  # if lists are as long as this user's
-    return int(counts[np.searchsorted(kept, share * kept[-1])]) if len(counts) else 0

@@ -143,15 +143,6 @@ def _id(columns: Sequence[Column], among: tuple[str, ...], few: int) -> Column |
     return best
 
 
-def set_item(roles: Roles, elements: Sequence[Column]) -> None:
-    """Take the column of a list's elements with most values for the item, if no name says which one it is."""
-    ids = [c for c in elements if not c.role and (c.kind.is_single or c.kind.is_id) and c.distinct > MIN_NAMED]
-    best = max((c for c in ids if c.numbers is None or c.is_whole), key=lambda c: c.distinct, default=None)
-    if best is not None:
-        best.kind, best.role = IdKind("the element of a list with most values (a guess)"), "item"
-        roles.item = best
-
-
 def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
     """Return names for the columns of a file without a header: user, item and, if there, rating, event and timestamp.
 
@@ -209,22 +200,14 @@ def basket(columns: Sequence[Column]) -> Column | None:
 
 
 def set_kinds_by_items(columns: Sequence[Column]) -> None:
-    """Take numbered columns, such as hist_1 to hist_10, for ids if they have the values of the item."""
-    item = next((c for c in columns if c.role == "item"), None)
-    if item is None or item.numbers is None:
-        return
-    families: dict[tuple[str, ...], list[Column]] = {}
-    for c in (c for c in columns if not c.role and c.kind.is_number and c.is_whole and c.distinct > MAX_CATEGORIES):
-        *stem, last = words(c.name) or [""]
-        if stem and last.isdecimal():
-            families.setdefault(tuple(stem), []).append(c)
-    known = item.numbers.drop_nulls().unique().cast(pl.Float64)
-    for family in families.values():
-        values = pl.concat([c.numbers.cast(pl.Float64) for c in family if c.numbers is not None]).drop_nulls()
-        distinct = values.filter(values != 0).unique()  # 0 pads
-        if mean(distinct.is_in(known.implode())) >= MIN_KNOWN and distinct.len() >= 0.5 * known.len():
-            for c in family:
-                c.kind = IdKind(f"its values are those of {item.name}")
+    """Take whole numbers for ids if they are values of the item, and many of them, such as hist_1 to hist_10."""
+    item = next((c for c in columns if c.role == "item" and c.numbers is not None), None)
+    known = None if item is None else item.texts
+    for c in (c for c in columns if known is not None and not c.role and c.kind.is_number and c.is_whole):
+        if item is None or known is None or has_word(c.name, NAMES.quantities) or c.distinct < 0.5 * item.distinct:
+            continue
+        if mean(c.texts.is_in(known.implode())) >= MIN_KNOWN:
+            c.kind = IdKind(f"its values are those of {item.name}")
 
 
 def group_of(columns: Sequence[Column], label: LabelGuess) -> Column | None:
