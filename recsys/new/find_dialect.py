@@ -3,30 +3,33 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from recsys.data.raw.dialect import SPACES
-from recsys.new import layouts
 from recsys.new.known_names import KNOWN, words
-from recsys.new.layouts import CsvLayout, OtherRows
-from recsys.new.separators import STEADY, count_fields, quote_of, separator_of
+from recsys.new.layouts import EXCEL, CsvLayout, LibFmLayout, ListsLayout, OtherRows
+from recsys.new.separators import MAX_ROWS, STEADY, Table, table_of
 from recsys.new.value_marks import NULLS
 
-MAX_LINES = 400  # that a guess looks at
-MIN_ROWS = 3  # after a first line that is no row
+MIN_WIDTH = 3  # values of a row, from which a first line with another number of them is a title
 MIN_LENGTHS = 3  # different numbers of items on lines that are lists
 NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows may begin with
 LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
-SVMLIGHT = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$")
-SLOTS = re.compile(r"^(\S+[ ,;])?[\w.-]+:[^:\s]*([ ,;][\w.-]+:[^:\s]*)+\s*$")  # user:7 item:3 item:9
-RECORD = re.compile(r"^[A-Za-z][\w/ .-]{0,40}:( |$)")  # a line of a record of several lines, and a heading
-HEADING = re.compile(r"^\w+: *$")
+HINTS = {  # lines that are no rows -> how to write them; the first line stands for {}
+    r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$": (
+        "its lines hold a label and number:value; write the YAML by hand, with source.format: svmlight"
+    ),
+    r"^(\S+[ ,;])?[\w.-]+:[^:\s]*([ ,;][\w.-]+:[^:\s]*)+\s*$": (
+        "its lines hold pairs slot:value; write one JSON object a line, with a key for each slot"
+    ),
+    r"^[A-Za-z][\w/ .-]{0,40}:( |$)": "lines such as {} are parts of a row; write all values of a row on one line",
+}
+HEADING = re.compile(r"^\w+: *$")  # 1: stands above the ratings of film 1
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
 
-def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> CsvLayout:
-    """Return how a file is read, by its first lines without line ends.
+def dialect_of(text: str, encoding: str = "utf-8", header: bool | None = None) -> CsvLayout:
+    """Return how a file is read, by its first lines.
 
     Args:
         header: whether the first line names the columns; None to look at it.
@@ -34,27 +37,31 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     Raises:
         OtherRows: the rows have to be converted before they can be read.
     """
-    lines = lines[1:] if lines and layouts.EXCEL.fullmatch(lines[0].rstrip("\r")) else lines
-    comment, lines = _comment([line for line in lines if line.strip()][:MAX_LINES])
+    first, _, rest = text.partition("\n")
+    comment, text = _comment(rest if EXCEL.fullmatch(first.rstrip("\r")) else text)
+    lines = [line for line in text.splitlines() if line.strip()][:MAX_ROWS]
+    layout = CsvLayout(encoding=encoding, comment=comment, first=lines[0].rstrip("\r") if lines else "")
     if not lines:
-        return CsvLayout(encoding=encoding)
-    if (other := _other_format(lines)) is not None:
-        return replace(other, encoding=encoding, comment=comment, first=lines[0])
-    layout = CsvLayout(encoding=encoding, comment=comment, first=lines[0])
-    lines = _without_title(layout, lines)
-    layout.quote = quote_of(lines)
-    separator_and_width = separator_of(lines, layout.quote)
-    if separator_and_width is None:
-        items = _lists(lines)
-        return layout if items is None else replace(items, encoding=encoding, comment=comment, first=lines[0])
-    layout.separator, layout.width = separator_and_width
-    is_plain = layout.separator == "\t" and not any('"' in line for line in lines)
-    if len(layout.separator) > 1 or is_plain:
+        return layout
+    if _share(LIBFM, lines) > STEADY:
+        [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
+        return LibFmLayout(header=False, columns=["label", *(f"field_{i}" for i in range(1, width))])
+    is_heading = HEADING.match(lines[0]) and not all(map(HEADING.match, lines))
+    for pattern, hint in HINTS.items():
+        if is_heading or (_share(re.compile(pattern), lines) > STEADY and not re.search(r"\d\d:\d\d", lines[0])):
+            hint = [*HINTS.values()][-1] if is_heading else hint
+            raise OtherRows(hint.format(lines[0].strip()[:40]))
+    table = table_of(text)
+    if not table.width:
+        return _lists(lines, layout) or layout
+    rows = _without_title(layout, table)
+    layout.separator, layout.quote, layout.width = table.separator, table.quote, table.width
+    layout.escape, layout.line_breaks = table.escape, table.line_breaks
+    if layout.separator == "\t" and '"' not in text:
         layout.quote = None
     if layout.separator not in (SPACES, " "):  # spaces may surround values
-        values = [v for line in lines[:100] for v in layout.fields(line)[1:]]
+        values = [v for row in rows[:100] for v in row[1:]]
         layout.strip = sum(v != v.strip() for v in values) > 0.02 * len(values)
-    rows = [layout.fields(line) for line in lines]
     # all lines end with a separator, and the first one does not name or fill the column after it
     ends = [row[-1] for row in rows[1:] if len(row) == layout.width]
     unfilled = len(rows[0]) < layout.width or not (rows[0][-1].strip() or any(map(_is_number, rows[0])))
@@ -66,26 +73,24 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     return layout
 
 
-def _other_format(lines: Sequence[str]) -> CsvLayout | None:
-    """Return the layout of lines that are not a table; None for a table. Raises OtherRows for other rows."""
-
-    def share(pattern: re.Pattern[str]) -> float:
-        return sum(bool(pattern.match(line)) for line in lines) / len(lines)
-
-    if share(LIBFM) > STEADY:
-        [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
-        return layouts.LibFmLayout(header=False, columns=["label", *(f"field_{i}" for i in range(1, width))])
-    if share(SVMLIGHT) > STEADY:
-        raise OtherRows("its lines hold a label and number:value; write the YAML by hand, with source.format: svmlight")
-    if share(SLOTS) > STEADY and not re.search(r"\d\d:\d\d", lines[0]):
-        raise OtherRows("its lines hold pairs slot:value; write one JSON object a line, with a key for each slot")
-    if share(RECORD) > STEADY or (HEADING.match(lines[0]) and not all(map(HEADING.match, lines))):
-        what = f"lines such as {lines[0].strip()[:40]} belong to a row of several lines"
-        raise OtherRows(f"{what}; write all values of a row on one line, as CSV or JSON lines")
-    return None
+def _share(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
+    return sum(bool(pattern.match(line)) for line in lines) / len(lines)
 
 
-def _lists(lines: Sequence[str]) -> CsvLayout | None:
+def _comment(text: str) -> tuple[str | None, str]:
+    """Return what comment lines begin with, and the text without them; a header that begins with # is not one."""
+    mark = next((m for m in ("#", "%", "//") if text.startswith(m)), None)
+    if mark is None:
+        return None, text
+    lines = text.splitlines(keepends=True)
+    table = table_of(text)
+    commented = [line for line in lines if line.startswith(mark)]
+    if len(commented) == len(lines) or (len(commented) == 1 and table.width > 1 and len(table.rows[0]) == table.width):
+        return None, text
+    return mark, "".join(line for line in lines if not line.startswith(mark))
+
+
+def _lists(lines: Sequence[str], layout: CsvLayout) -> CsvLayout | None:
     """Return the layout of lines of different numbers of short words, which are lists of items; None for others."""
     for separator in (" ", "\t", ",", ";", "|"):
         parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
@@ -100,48 +105,37 @@ def _lists(lines: Sequence[str]) -> CsvLayout | None:
         firsts, later = [row[0] for row in parts], {p for row in parts for p in row[1:]}
         count_up = all(f.isdecimal() for f in firsts) and all(int(a) < int(b) for a, b in pairwise(firsts))
         by_user = len(set(firsts)) == len(firsts) and (count_up or not later & set(firsts))
-        columns = ["user", "item"] if by_user else ["item"]
         why = "the first value of each line occurs once" if by_user else "first values occur in several lines: no user"
-        return layouts.ListsLayout(separator=separator, header=False, columns=columns, reasons={"columns": why})
+        columns = ["user", "item"] if by_user else ["item"]
+        return ListsLayout(
+            separator=separator,
+            header=False,
+            columns=columns,
+            encoding=layout.encoding,
+            comment=layout.comment,
+            reasons={"columns": why},
+        )
     return None
 
 
-def _without_title(layout: CsvLayout, lines: list[str]) -> list[str]:
-    """Return the rows without a first line that has another number of fields than all others.
+def _without_title(layout: CsvLayout, table: Table) -> list[list[str]]:
+    """Return the rows without a first line that has another number of values than all others.
 
     If it begins with a character that no row begins with, it is a comment. Raises OtherRows for a title.
     """
-    first, rest = lines[0], lines[1:]
-    middle = lines[len(lines) // 4 :]
-    quote = quote_of(middle)
-    separator_and_width = separator_of(middle, quote) if len(middle) >= MIN_ROWS else None
-    if separator_and_width is None or separator_and_width[1] < MIN_ROWS or separator_and_width[0] in (" ", SPACES):
-        return lines  # spaces also divide prose and lists of items
-    separator, width = separator_and_width
-    count = count_fields(first, separator, quote)
-    filled = sum(bool(v.strip()) for v in first.split(separator))
-    if abs(count - width) <= 1 and filled > 1:
-        return lines
-    mark = first[0]
-    is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in separator
-    if is_mark and layout.comment is None and not any(line.startswith(mark) for line in rest):
+    first, *rest = table.rows
+    filled = sum(bool(v.strip()) for v in first)
+    if table.width < MIN_WIDTH or table.separator in (" ", SPACES) or not rest:
+        return table.rows  # spaces also divide prose and lists of items
+    if abs(len(first) - table.width) <= 1 and filled > 1:
+        return table.rows
+    mark = layout.first[0]
+    is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in table.separator
+    if is_mark and layout.comment is None and not any(row[0].startswith(mark) for row in rest):
         layout.comment, layout.reasons["comment"] = mark, "the first line is no row of the table"
         return rest
-    has = f"its first line fills {min(count, filled)} of the {width} fields of other lines"
+    has = f"its first line fills {min(len(first), filled)} of the {table.width} values of other lines"
     raise OtherRows(f"{has}; remove the lines above the names of the columns and those below the rows")
-
-
-def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
-    """Return the text that comment lines begin with, and the other lines; a header that begins with # is not one."""
-    for mark in ("#", "%", "//"):
-        rest = [line for line in lines if not line.startswith(mark)]
-        if not rest or not lines[0].startswith(mark):
-            continue
-        found = separator_of(lines, None) if len(rest) == len(lines) - 1 else None
-        if found is not None and count_fields(lines[0], found[0], None) == found[1]:
-            return None, lines  # it has as many fields as the rows
-        return mark, rest
-    return None, lines
 
 
 def _is_number(text: str) -> bool:
@@ -160,7 +154,7 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     columns = [[r[i] for r in below if i < len(r) and r[i] and r[i] not in NULLS] for i in range(len(first))]
     if has_numbers:  # pandas names columns without names 0, 1, 2, ...
         names = [v for v in first if v]
-        is_count = names == [str(i) for i in range(len(names))] and len(first) > MIN_ROWS
+        is_count = names == [str(i) for i in range(len(names))] and len(first) > MIN_WIDTH
         may_name = known > 0 and len(set(names)) == len(names) and "" not in first
         return is_count or may_name, is_count or not may_name
     blank = sum(not v or v in NULLS for v in first)

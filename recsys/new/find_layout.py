@@ -11,7 +11,6 @@ from recsys.new import layouts
 from recsys.new.encodings import encoding_of
 from recsys.new.find_dialect import dialect_of
 from recsys.new.sample import head, readable
-from recsys.new.separators import plain_quotes, quoting_of
 
 FIRST_BYTES = 1 << 20
 MAX_KEYS = 1000  # of a JSON object that is a row
@@ -55,26 +54,23 @@ def _text_layout(file: Path, first: bytes, header: bool | None) -> layouts.Layou
     if not text.strip():
         raise UserError(f"{file}: has no text")
     check_line_ends(text, file)
-    escape, broken_by = quoting_of(text)
-    text = plain_quotes(text, broken_by or ",", escape=escape, line_breaks=broken_by is not None)
-    lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]
+    text = text[: text.rfind("\n") + 1] or text if len(first) == FIRST_BYTES else text  # the last line may be cut
+    line = next(line for line in text.splitlines() if line.strip())
     start = "".join(text[:1000].split())[:2]
     try:
         if start in ("[{", "[]"):
             return layouts.JsonArrayLayout().named(file) if start == "[{" else layouts.JsonArrayLayout()
-        if start == "[[" or lines[0].strip() == "{":
+        if start == "[[" or line.strip() == "{":
             hint = "write each row on a line, such as jq -c '.[]' FILE > rows.jsonl"
             raise layouts.OtherRows(f"holds JSON arrays or objects over several lines; {hint}")
         if start[:1] == "{":
-            _check_object(lines[0], file)
+            _check_object(line, file)
             return layouts.JsonLinesLayout(encoding=encoding).named(file)
-        layout = dialect_of((lines[:-1] if len(first) == FIRST_BYTES else []) or lines, encoding, header)
+        layout = dialect_of(text, encoding, header)
     except layouts.OtherRows as e:
         e.args = (f"{file}: {e}",)
         raise
     layout.reasons |= {"encoding": why} if why else {}
-    if layout.is_csv and layout.quote == '"':
-        layout.escape, layout.line_breaks = escape, layout.separator == broken_by
     return layout
 
 

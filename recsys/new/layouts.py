@@ -3,7 +3,6 @@
 To recognise another format, add its class here, and let find_layout.py return it.
 """
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from recsys.base.errors import UserError
-from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import FORMATS, column_names
 from recsys.schema.source_schema import SourceConfig
 
@@ -135,18 +133,6 @@ class CsvLayout(Layout):
 
     def key(self, others: Mapping[Key, Layout]) -> Key:
         return (self.format, self.separator, *(self.columns if self.header else [str(self.width)]))
-
-    def fields(self, line: str) -> list[str]:
-        """Return the values of a line."""
-        line = line.rstrip("\r")
-        if self.separator == SPACES:
-            values = line.split()
-        elif self.quote is not None and self.quote in line and len(self.separator) == 1:
-            reader = csv.reader([line], delimiter=self.separator, quotechar=self.quote, skipinitialspace=self.strip)
-            values = next(reader, [])
-        else:
-            values = line.split(self.separator)
-        return [v.strip() for v in values] if self.strip else values
 
 
 class ListsLayout(CsvLayout):

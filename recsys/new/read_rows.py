@@ -23,7 +23,7 @@ from recsys.new.value_marks import Marks
 
 WITHIN = {  # texts that hold rows -> how to write them
     r'^\s*\{\s*"': "holds JSON objects as text; write their keys as columns, such as by polars' str.json_decode",
-    r"^\S+-[01]( \S+-[01])*$": "holds items and clicks, such as N1-1; write a row of each item, with a column of clicks",
+    r"^\S+-[01]( \S+-[01])*$": "holds items and clicks, such as N1-1; write a row of each, with a column of clicks",
 }
 
 
