@@ -12,6 +12,7 @@ from recsys.new.proposal import Proposal
 from recsys.new.questions import Answers, Question, typed
 from recsys.new.roles import incomplete_times, likely_ids, rivals_of
 from recsys.new.value_marks import Marks
+from recsys.new.yaml_text import flow
 
 MIN_ROWS = 30  # from which columns can be told apart
 MAX_NAMED = 4  # columns of a headerless file that is surely a log of users and items
@@ -37,8 +38,9 @@ def questions_of(p: Proposal, gathered: Gathered, marks: Marks, answers: Answers
         yield Question(marks.doubt, f"source.decimal: '{marks.decimal}'", key="decimal")
     doubtful = [c for c in p.columns if c.doubt and c.name not in answers.names().values()]
     if doubtful:
-        text = "; ".join(f"what does {c.name} hold? {c.doubt}" for c in doubtful[:3])
-        yield Question(text, "texts; mark what is missing by source.column_null_values", key="kind")
+        text = "; ".join(f"{c.name}: {c.doubt}" for c in doubtful[:3])
+        hint = "no" if all(c.numbers is not None for c in doubtful) else "texts"
+        yield Question(text, f"{hint}; mark what is missing by source.column_null_values", key="kind")
     if answers.time == "auto":
         yield from _about_time(p)
     if p.rows < MIN_ROWS:
@@ -56,7 +58,7 @@ def _about_label(label: LabelGuess, answers: Answers) -> Iterator[Question]:
         values = values or [f"{v:g}" for v in distinct_numbers(label.column)]
         offered = [f"{asked} {typed('positive', v)}" for v in values[:4]]
         offered += [f"{asked} positive=null"] if label.classes else []
-        yield Question(label.undecided, label.guess, tuple(offered), key="positive")
+        yield Question(label.undecided, f"label: {flow(label.settings)}", tuple(offered), key="positive")
 
 
 def _about_ids(p: Proposal, gathered: Gathered, answers: Answers) -> Iterator[Question]:

@@ -10,7 +10,6 @@ from recsys.new.column_kinds import Column
 from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
 from recsys.new.label import (
     MAX_GRADES,
-    BinaryGuess,
     LabelGuess,
     are_answers,
     distinct_numbers,
@@ -194,8 +193,11 @@ def _undecided(label: LabelGuess) -> str:
     """Return the question which values of a label are positive, if neither its name nor its values tell."""
     c, values = label.column, distinct_numbers(label.column)
     if label.classes:
-        many = len(label.classes) > MAX_GRADES or not has_word(c.name, NAMES.statuses)
-        return "" if many else f"which values of {c.name} are positive: {', '.join(label.classes[:8])}?"
+        if len(label.classes) > MAX_NAMED:
+            what = "are they items, whose next one retrieval models predict?"
+            return f"{c.name} has {len(label.classes)} classes: {what}"
+        is_state = len(label.classes) <= MAX_GRADES and has_word(c.name, NAMES.statuses)
+        return f"which values of {c.name} are positive: {', '.join(label.classes[:8])}?" if is_state else ""
     is_rating = rank_of(c.name, (*NAMES.ratings, *NAMES.labels[:3])) is not None
     if len(values) > 2 and is_rating and c.numbers is not None:
         zeros = mean(c.numbers == 0) if values[0] == 0 and values[1] >= 1 and values[-1] >= 5 else 0
@@ -205,6 +207,6 @@ def _undecided(label: LabelGuess) -> str:
             return f"does {odd:g} in {c.name} stand for no rating? {hint}"
     gaps = len(values) <= 6 and any(b - a > 1 for a, b in pairwise(values))  # such as 1, 2 and 9
     is_code = gaps or rank_of(c.name, NAMES.events) is not None
-    if isinstance(label, BinaryGuess) and len(values) > 2 and not is_rating and is_code:
+    if label.is_binary and len(values) > 2 and not is_rating and is_code:
         return f"which values of {c.name} are positive: {', '.join(f'{v:g}' for v in values)}?"
     return ""

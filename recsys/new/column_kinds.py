@@ -81,7 +81,6 @@ class Column:
     distinct: int = 0  # the number of different values
     missing: float = 0.0  # the share of rows without a value
     nulls: list[str] = field(default_factory=list)  # texts that stand for missing values in this column alone
-    code: float | None = None  # the number that stands for a missing value
     doubt: str = ""  # why it is a question what the column holds
     is_partition: bool = False  # whether the names of folders hold its values
 

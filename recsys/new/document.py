@@ -28,13 +28,8 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
         lines += entry("group", p.group, "; ".join([*no_order, *filter(None, [p.reasons.get("group")])]))
         lines += entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
     if p.label is not None:
-        lines += entry("label", p.label.settings, f"{p.label.reason}; {p.label.what}")
-    if p.within is not None:
-        why = f"metrics of the order within a {p.within}: gauc, gndcg@k; loss=pairwise compares its rows"
-        lines += entry("group", {"by": p.within, "together": True}, why)
+        lines += entry("label", {"column": p.label.column.name} | p.label.settings, f"{p.label.reason}; {p.label.what}")
     lines += entry("split", p.split.settings, p.split.why)
-    if p.items is not None and p.retrieves:
-        lines += entry("items", p.items.items(), p.items.why)
     if p.features.dense_defaults and p.features.dense:
         lines += entry("dense_defaults", p.features.dense_defaults)
     for key, features in (("dense", p.features.dense), ("sparse", p.features.sparse)):
@@ -50,10 +45,9 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
 
 
 def _source(p: Proposal) -> list[str]:
-    reasons = p.reasons | {"joins": "; ".join(f"{side.file}: {side.why}" for side in p.sides)}
-    if len(line := f"source: {flow(p.source)}") <= 110 and not set(p.source) & set(reasons):
+    if len(line := f"source: {flow(p.source)}") <= 110 and not set(p.source) & set(p.reasons):
         return [line]
-    return ["source:", *(line for k, v in p.source.items() for line in entry(k, v, reasons.get(k, ""), "  "))]
+    return ["source:", *(line for k, v in p.source.items() for line in entry(k, v, p.reasons.get(k, ""), "  "))]
 
 
 def table(p: Proposal, most: int) -> Table:
@@ -62,7 +56,7 @@ def table(p: Proposal, most: int) -> Table:
     for name in ("column", "kind", "role", "values", "missing", "examples", "reason"):
         shown.add_column(name, justify="right" if name in ("values", "missing") else "left", overflow="fold")
     left_out = dict(p.features.left_out)
-    for c in [*p.columns, *(c for side in p.sides for c in side.columns)][:most]:
+    for c in p.columns[:most]:
         reason = left_out.get(c.name, c.reason).partition(";")[0]
         if p.label is not None and c is p.label.column:
             reason = p.label.reason

@@ -10,7 +10,7 @@ from recsys.new import column_kinds as kinds
 from recsys.new.column_kinds import Column, ColumnKind
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
 from recsys.new.statistics import largest, least, mean
-from recsys.new.times import others_than_times, time_of
+from recsys.new.times import looks_like_times, time_of
 from recsys.new.value_marks import Marks, are_amounts, as_numbers, marks_of, separator_of_values
 
 MAX_CATEGORIES = 50  # as many different whole numbers are codes, unless the name says that they are quantities
@@ -81,18 +81,20 @@ def _kind(c: Column, marks: Marks) -> ColumnKind:
     """Return the kind of a column of single values, and set its numbers."""
     c.numbers = _numbers_of(c, marks)
     time = time_of(c.values, c.numbers)
-    if c.numbers is None and time is None and (others := others_than_times(c.values)) is not None and others.len():
-        time = time_of(c.values, None) if _take_for_missing(c, others) else None
-        c.doubt = "" if time else _mostly(c, others, "times")
     if time is not None:
         return time
+    if c.numbers is None and c.distinct > MAX_CATEGORIES and looks_like_times(c.values):
+        c.doubt = "most of its texts look like times, and no known format reads all"
     is_text = c.values.dtype == pl.String
     has_zeros = is_text and c.values.drop_nulls().str.contains(r"^0\d").any()  # such as 007
     # long texts such as 6226540.1690000660 under the name of a user or an item are no fractions
     is_name = is_text and not c.is_whole and names_an_id_of(c.name, (*NAMES.users, *NAMES.items))
     is_name = is_name and mean(c.values.drop_nulls().str.len_chars()) > 14
     if c.numbers is not None and not has_zeros and not is_name:
-        return _number_kind(c)
+        kind = _number_kind(c)
+        if kind.is_number or rank_of(c.name, (*NAMES.labels, *NAMES.ratings)) is not None:
+            c.doubt = _missing_code(c.numbers.drop_nulls())
+        return kind
     if not is_text:
         return c.kind
     c.numbers = None
@@ -157,6 +159,13 @@ def _number_kind(c: Column) -> ColumnKind:
     return kinds.NumberKind(f"{low:.4g} to {high:.4g}")
 
 
+def _missing_code(x: pl.Series) -> str:
+    """Return the question whether the only negative number of a column stands for a missing value."""
+    distinct = x.unique().sort()
+    is_code = distinct.len() > 3 and distinct[0] in MISSING_CODES and distinct[1] >= 0
+    return f"does {distinct[0]:g}, its only negative value, stand for a missing one?" if is_code else ""
+
+
 def _are_ids(x: pl.Series, *, by_range: bool) -> bool:
     """Return True if many whole numbers are too large for quantities, or (almost) all differ and increase.
 
@@ -210,25 +219,3 @@ def _text_kind(c: Column) -> ColumnKind:
         return kinds.RowIdKind("(almost) every row has its own value")
     is_id = names_an_id_of(c.name, (*NAMES.users, *NAMES.items)) and c.distinct > MAX_CATEGORIES
     return (kinds.IdKind if is_id or c.distinct > 1000 else kinds.CategoryKind)(f"{c.distinct:,} values")
-
-
-def set_codes(columns: Sequence[Column], *, as_text: bool) -> None:
-    """Take a number that stands for missing values as missing: the only negative one of a column.
-
-    as_text: the files hold text, so the YAML can name such numbers of any column, not only of the label
-    """
-    for c in columns:
-        may_be_label = rank_of(c.name, (*NAMES.labels, *NAMES.ratings)) is not None
-        if c.numbers is None or not c.kind.is_single or c.role or not (as_text or may_be_label):
-            continue
-        distinct = c.numbers.drop_nulls().unique().sort()
-        if distinct.len() < 3 or distinct[0] not in MISSING_CODES or distinct[1] < 0:
-            continue
-        if not may_be_label and distinct.to_list() == [-1, 0, 1]:  # less, equal and more
-            continue
-        rows = (c.numbers == distinct[0]).fill_null(value=False)
-        text = sorted({str(v).strip() for v in c.values.filter(rows).unique()})
-        without = column_of(c.values.set(rows, None), Marks())
-        c.values, c.numbers, c.distinct, c.missing = without.values, without.numbers, without.distinct, without.missing
-        c.code, c.nulls = float(distinct[0]), [*c.nulls, *text] if as_text else []
-        c.kind = replace(without.kind, reason=f"{without.reason}; {c.code:g} stands for a missing value (a guess)")

@@ -16,9 +16,7 @@ from recsys.new.questions import Answers, Question
 from recsys.new.sample import read_sample
 
 MAX_LOOKED_AT = 60  # files; later ones are like those of the same name but for digits
-MAX_COMPARED = 1 << 28  # bytes of files whose lines are compared
 MAX_ANSWERED = 8  # files that an answer names
-MIN_HELD = 0.9  # share of a file's lines that another one has
 MAX_UNTESTED = 5  # columns that files of test rows lack
 
 
@@ -97,10 +95,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
     files, rest = [f for f in found.files if f in best.files], [f for g in others for f in g.files]
     questions = _encoding_question(best)
     if not found.named:
-        repeated, held = _same_lines(files, best.layout, root, rest)
-        files = [f for f in files if f not in held]
-        unused += [(f, "another file has its rows, too") for f in held]
-        asked = (repeated, _which_log(likely, rest), _several_sets(files, root, rest))
+        asked = (_which_log(likely, rest), _several_sets(files, root, rest))
         questions += [question for question in asked if question is not None]
     tests = [f for f in rest if split_of(f, root) == "test"]
     unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
@@ -240,26 +235,6 @@ def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Q
     sets = ([*(f for f in files if _subject(f, root) == subject), *sides] for subject in list(names)[:2])
     guess = "all are rows of one data set, with the same users and items"
     return Question(text, guess, files_answers(sets), key="files")
-
-
-def _same_lines(
-    files: Sequence[Path], layout: Layout, root: Path, sides: Sequence[Path]
-) -> tuple[Question | None, list[Path]]:
-    """Return the question which files to read, and the files whose rows the largest file has, as u.data has u1.base."""
-    small = 2 <= len(files) <= 12 and sum(f.stat().st_size for f in files) <= MAX_COMPARED
-    if not small or layout.typed or all(split_of(f, root) is not None for f in files):
-        return None, []
-    lines = {f: set(f.read_bytes().splitlines()) for f in files}
-    largest = max(files, key=lambda f: len(lines[f]))
-    smaller = [f for f in files if 1 < len(lines[f]) < len(lines[largest])]
-    held = [f for f in smaller if len(lines[f] & lines[largest]) > MIN_HELD * len(lines[f])]
-    if not held:
-        return None, []
-    some = ", ".join(os.path.relpath(f, root) for f in held[:4])
-    text = f"{os.path.relpath(largest, root)} has the rows of {some}, too: which files are to be read?"
-    kept, parts = [f for f in files if f not in held], [f for f in files if f is not largest]
-    sets = [kept, parts] if any(split_of(f, root) == "test" for f in parts) else [kept]
-    return Question(text, f"all but {some}", files_answers([*s, *sides] for s in sets), key="files"), held
 
 
 def _subject(file: Path, root: Path) -> str:

@@ -1,25 +1,20 @@
 """Find the columns that are known only after the label: by one rule about their values, and by their names."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import polars as pl
 
 from recsys.new.column_kinds import Column, ListKind
 from recsys.new.find_files import ROLES
-from recsys.new.find_kinds import column_of
 from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
-from recsys.new.label import LabelGuess, are_answers, label_of
+from recsys.new.label import LabelGuess, are_answers
 from recsys.new.roles import determines
-from recsys.new.sides import Side
 from recsys.new.statistics import counts_of, mean
-from recsys.new.value_marks import Marks
-from recsys.new.yaml_text import flow
 
 MIN_LEAK = 0.99  # AUC of a single column from which it gives the label away
 MIN_SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
 MIN_ROWS = 20  # of each class for which an AUC means anything, and with a value that implies the label
 MAX_CHANCE = 1e-6  # probability that all rows of a value are alike by chance, below which the value implies the label
-MIN_MEAN = 0.9  # correlation of a column with the mean label of a user or an item, from which it is such a mean
 MAX_KINDS = 5  # different values of an outcome, and of a column that names splits
 AFTERWARDS = "known only afterwards?"
 SURE_RATINGS = tuple(n for n in NAMES.ratings if n not in ("score", "note", "nota", "vote", "grade", "rate", "star"))
@@ -32,7 +27,6 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> tuple[dict[str, str],
     in rows of one kind only. An AUC of 0.93 or more, and rows that may be few by chance, are a question.
     """
     y, found, doubts = _binary(label), dict[str, str](), dict[str, str]()
-    columns = [*columns, *_whether_lists_are_there(columns, label)]
     is_rare = min(mean(y), 1 - mean(y)) * y.drop_nulls().len() < MIN_ROWS
     step = max(y.len() * len(columns) // 4_000_000, 1)
     picked = y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
@@ -43,7 +37,7 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> tuple[dict[str, str],
         if auc >= MIN_LEAK and (label.is_binary or label.classes):
             found[c.name] = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
         elif what and is_sure and not is_rare:
-            found[c.name] = f"{what}: {AFTERWARDS}{_second_label(c, label)}"
+            found[c.name] = f"{what}: {AFTERWARDS}"
         elif what and not is_sure and not c.role:
             doubts[c.name] = what
         elif auc >= MIN_SUSPECT and not c.role and not c.kind.is_id:
@@ -69,7 +63,7 @@ def known_by_name(
         lasts = is_number and has_word(c.name, NAMES.watched) and has_word(c.name, NAMES.lasting)
         is_property = any(determines(key, c) for key in keys) and not c.kind.says_nothing
         if (form in NAMES.outcomes and few) or form in NAMES.spent or lasts or _is_beside(c, label):
-            found[c.name] = f"another outcome of the row: {AFTERWARDS}{_second_label(c, label)}"
+            found[c.name] = f"another outcome of the row: {AFTERWARDS}"
         elif has_word(c.name, NAMES.after) or (has_word(c.name, NAMES.reasons) and c.missing > 0.2):
             found[c.name] = f"its name says that a matter is over: {AFTERWARDS}"
         elif is_number and _is_prediction(c.name):
@@ -103,24 +97,6 @@ def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str
     return later
 
 
-def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: LabelGuess) -> dict[str, str]:
-    """Return the columns of side tables that hold the mean label of their key, which counts the test rows as well."""
-    y = label.column.numbers if label.column.numbers is not None else label.values
-    by_name, reasons = {c.name: c for c in columns}, dict[str, str]()
-    for side in sides:
-        key = by_name[side.key].values.cast(pl.String)
-        groups = pl.DataFrame({"key": key, "y": y}).drop_nulls().group_by("key").agg(pl.len(), pl.col("y").mean())
-        groups = groups.filter(pl.col("len") >= 3)
-        for c in (c for c in side.columns if c.kind.is_number and c.numbers is not None):
-            both = groups.join(pl.DataFrame({"key": side.keys.cast(pl.String), "x": c.numbers}), on="key").drop_nulls()
-            near = both.select(pl.corr("x", "y")).item() if both.height >= MIN_ROWS else None
-            named = has_word(c.name, NAMES.averages) and has_word(c.name, (*NAMES.ratings, *words(label.column.name)))
-            if named or (near is not None and abs(near) >= MIN_MEAN):
-                what = f"it is the mean {label.column.name} of a {side.key}, also over test rows"
-                reasons[c.name] = f"{what}: {AFTERWARDS}"
-    return reasons
-
-
 def names_splits(columns: Sequence[Column]) -> list[Column]:
     """Return the columns whose values are names of splits, such as train and test."""
     few = [c for c in columns if not c.role and c.values.dtype == pl.String and 2 <= c.distinct <= MAX_KINDS]
@@ -141,14 +117,6 @@ def _binary(label: LabelGuess) -> pl.Series:
     if label.classes:
         return (y == y.drop_nulls().mode().sort()[0]).cast(pl.Float64)
     return (y > y.median()).cast(pl.Float64)
-
-
-def _whether_lists_are_there(columns: Sequence[Column], label: LabelGuess) -> Iterator[Column]:
-    """Yield a column for each list that says whether the row's list has a value."""
-    for c in (c for c in columns if isinstance(c.kind, ListKind) and not c.role and c is not label.column):
-        is_list = c.values.dtype.is_nested()
-        given = c.values.list.drop_nulls().list.len().fill_null(0) > 0 if is_list else c.values.is_not_null()
-        yield column_of(given.alias(c.name), Marks())
 
 
 def _one_sided(c: Column, y: pl.Series) -> tuple[str, bool]:
@@ -177,22 +145,6 @@ def _one_sided(c: Column, y: pl.Series) -> tuple[str, bool]:
         if is_positive and chance < 0.05 and c.distinct <= MAX_KINDS:
             return f"all {labels.len():,} rows with {what} are positive", False
     return "", False
-
-
-def _second_label(c: Column, label: LabelGuess) -> str:
-    """Return the hint to learn a column of two values as a label, too, or nothing if it makes no label."""
-    other = label_of(c) if c.distinct == 2 and label.is_binary else None
-    if other is None or not other.is_binary:
-        return ""
-
-    def needs(one: LabelGuess, needed: LabelGuess) -> bool:
-        return mean(needed.values.filter(one.values == 1).drop_nulls() == 1) > MIN_LEAK
-
-    first, second = (other, label) if needs(label, other) and not needs(other, label) else (label, other)
-    settings = {x.column.name: {k: v for k, v in x.settings.items() if k != "column"} for x in (first, second)}
-    if needs(second, first):
-        settings[second.column.name]["only_if"] = first.column.name
-    return f" To learn both, write labels: {flow(settings)}"
 
 
 def _is_beside(c: Column, label: LabelGuess) -> bool:

@@ -8,7 +8,6 @@ from recsys.new.column_kinds import Column, Features, sql_name
 from recsys.new.label import LabelGuess
 from recsys.new.questions import Question
 from recsys.new.roles import Roles
-from recsys.new.sides import Side
 from recsys.new.splits import Split
 
 MAX_SMALL = 2_000_000  # rows of which one epoch makes few steps
@@ -30,14 +29,11 @@ class Proposal:
     typed: bool  # whether columns have types, which SQL has to turn into text
     no_time: str  # why the rows have no time, if they have none
     questions: list[Question] = field(default_factory=list)  # what the files do not tell, the gravest first
-    sides: list[Side] = field(default_factory=list)  # side tables, which are joined or describe items
-    unused: list[tuple[str, str]] = field(default_factory=list)  # files that are neither, and why
+    unused: list[tuple[str, str]] = field(default_factory=list)  # files that are not of the rows, and why
     where: dict[str, str] = field(default_factory=dict)  # SQL conditions of rows to use -> what the other rows lack
     group: dict[str, Any] | None = None  # for retrieval models: whose rows belong together
     max_length: int = 0  # for retrieval models: of their sequences
     repeats: bool = False  # for retrieval models: whether users often come back to an item
-    within: str | None = None  # the column of groups whose rows stay together, and are compared by metrics
-    items: Side | None = None  # the side table of `items:`
     copies: str = ""  # how many of the rows that were looked at are copies of others
 
     @property

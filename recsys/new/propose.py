@@ -11,7 +11,7 @@ from recsys.base.errors import NeedsAnswer, UserError
 from recsys.data.features.blocks import LIST
 from recsys.new.ask import questions_of
 from recsys.new.choose_label import candidates, choose, names_for_error
-from recsys.new.column_kinds import Column, Features, ListKind
+from recsys.new.column_kinds import Column, Features
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.known_names import NAMES, rank_of
@@ -19,16 +19,14 @@ from recsys.new.label import LabelGuess
 from recsys.new.proposal import Proposal
 from recsys.new.propose_ranking import propose_ranking
 from recsys.new.propose_retrieval import propose_retrieval
-from recsys.new.questions import Answers, typed
+from recsys.new.questions import Answers, Question, typed
 from recsys.new.read_rows import Rows, read_rows, source_of
 from recsys.new.roles import Roles, incomplete_times, likely_ids
-from recsys.new.sides import find_sides
+from recsys.new.sides import describe_sides
 from recsys.new.splits import split_at_random
-from recsys.new.statistics import mean
 
-MIN_ITEMS = 30  # classes that may be items
+MAX_COPIES = 0.05  # share of rows that are copies, from which files may hold the same rows
 MIN_MATRIX = 30  # numbers without names from which a file may be a matrix of users and items
-MIN_KNOWN = 0.8  # share of the classes that the lists of a column have
 
 
 def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
@@ -74,12 +72,12 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         rows=rows.sample.rows,
         typed=layout.typed,
         no_time=no_time,
-        copies=_copies(rows.sample.frame),
     )
+    p.copies, p.questions = _copies(rows, gathered)
     p.questions += questions_of(p, gathered, rows.marks, answers)
-    p.sides, not_joined, side_questions = find_sides(gathered.sides, root, rows.columns, rows.marks)
-    p.questions += side_questions
-    p.unused = [(os.path.relpath(f, root), why) for f, why in gathered.unused] + not_joined
+    beside, questions_of_sides = describe_sides(gathered.sides, root, rows.columns)
+    p.questions += questions_of_sides
+    p.unused = [(os.path.relpath(f, root), why) for f, why in gathered.unused] + beside
     if label is None:
         propose_retrieval(p, files)
     else:
@@ -92,20 +90,25 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     return p
 
 
-def _copies(frame: pl.DataFrame) -> str:
-    """Return how many rows are copies of others in all columns; empty if none is, or columns cannot be compared."""
+def _copies(rows: Rows, gathered: Gathered) -> tuple[str, list[Question]]:
+    """Return how many rows are copies of others in all columns, and the question whether files hold the same rows.
+
+    Nothing is returned if none is, or columns cannot be compared.
+    """
+    frame = rows.sample.frame
     try:
         copies = frame.height - frame.hash_rows().n_unique()
     except pl.exceptions.PolarsError:
-        return ""
-    return f"{copies:,} of the {frame.height:,} rows that were looked at are exact copies of others" if copies else ""
+        return "", []
+    text = f"{copies:,} of the {frame.height:,} rows that were looked at are exact copies of others" if copies else ""
+    is_asked = len(gathered.files) > 1 and copies > MAX_COPIES * frame.height
+    names = ", ".join(f.name for f in gathered.files[:4])
+    why = f"{text}: do some of {names} hold rows of another one?"
+    return text, [Question(why, "no; if so, name the others by files=[...]", key="files")] if is_asked else []
 
 
 def _label(rows: Rows, gathered: Gathered, answers: Answers, *, retrieval: bool) -> LabelGuess | None:
-    """Return the label, and set the role of its column; None if no column is the label.
-
-    Raises UserError if the classes of a label are the elements of a list: the label is the next item of a history.
-    """
+    """Return the label, and set the role of its column; None if no column is the label."""
     if answers.label is None:
         return None
     positive, untested = answers.positive, gathered.untested
@@ -115,14 +118,6 @@ def _label(rows: Rows, gathered: Gathered, answers: Answers, *, retrieval: bool)
             say(f"{c.name} cannot be the label: {c.reason}")
     if label is None:
         return None
-    for c in rows.columns if len(label.classes) >= MIN_ITEMS else ():
-        if (
-            isinstance(c.kind, ListKind)
-            and mean(pl.Series(label.classes).is_in(c.kind.elements(c).implode())) > MIN_KNOWN
-        ):
-            why = f"its values are the elements of {c.name}: the next item of a history, which retrieval models predict"
-            hint = f"write one list of both into each row, without {label.column.name}"
-            raise UserError(f"label={label.column.name}: {why}; {hint}")
     label.column.role = "label"
     return label
 

@@ -11,7 +11,7 @@ from recsys.base.errors import NeedsAnswer, UserError
 from recsys.data.raw.raw_files import partitions
 from recsys.new.column_kinds import CategoryKind, Column, IdKind
 from recsys.new.find_files import Found, globs_for
-from recsys.new.find_kinds import MAX_CATEGORIES, columns_of, count_partitions, set_codes
+from recsys.new.find_kinds import MAX_CATEGORIES, columns_of, count_partitions
 from recsys.new.gather import Gathered
 from recsys.new.known_names import RECBOLE
 from recsys.new.layouts import Layout
@@ -51,7 +51,6 @@ def read_rows(found: Found, gathered: Gathered, answers: Answers) -> Rows:
     count_partitions(columns, {n: [v.get(n) for v in values] for n in values[0] if n not in layout.columns})
     rename = _rename_columns(columns, layout)
     roles = assign(columns, answers)
-    set_codes(columns, as_text=layout.takes_marks)
     set_kinds_by_items(columns)
     return Rows(sample, columns, marks, roles, rename)
 

@@ -9,7 +9,7 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.new.column_kinds import Column, IdKind, TimeKind
 from recsys.new.find_kinds import MAX_CATEGORIES
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
-from recsys.new.label import MAX_GRADES, LabelGuess, are_grades, is_event
+from recsys.new.label import MAX_GRADES, is_event
 from recsys.new.questions import Answers
 from recsys.new.statistics import largest, least, mean
 
@@ -190,15 +190,6 @@ def determines(one: Column, other: Column) -> bool:
     return several.height > 0 and mean(several["n"] == 1) > SAME
 
 
-def basket(columns: Sequence[Column]) -> Column | None:
-    """Return the column that identifies an order, a basket or an event of few rows; None if no column does."""
-    ids = [c for c in columns if not c.role and c.kind.is_code]
-    ids = [c for c in ids if names_an_id_of(c.name, (*NAMES.queries, *NAMES.event_keys))]
-    ids = [c for c in ids if words(c.name)[-1].endswith(("id", "no", "nr", "number", "key"))]
-    ids = [c for c in ids if MAX_CATEGORIES < c.distinct < c.rows <= 200 * c.distinct]
-    return max(ids, key=lambda c: c.distinct, default=None)
-
-
 def set_kinds_by_items(columns: Sequence[Column]) -> None:
     """Take whole numbers for ids if they are values of the item, and many of them, such as hist_1 to hist_10."""
     item = next((c for c in columns if c.role == "item" and c.numbers is not None), None)
@@ -208,31 +199,3 @@ def set_kinds_by_items(columns: Sequence[Column]) -> None:
             continue
         if mean(c.texts.is_in(known.implode())) >= MIN_KNOWN:
             c.kind = IdKind(f"its values are those of {item.name}")
-
-
-def group_of(columns: Sequence[Column], label: LabelGuess) -> Column | None:
-    """Return the column of queries, displays or sessions, by its name; None if no column groups the rows in such a way.
-
-    Its rows have different grades, or few of them are positive.
-    """
-    is_graded = are_grades(label.column)
-    y = label.column.numbers if is_graded else label.values if label.is_binary else None
-    for c in columns if y is not None else ():
-        if c.role not in ("", "user") or c.missing or c.distinct < MIN_NAMED:
-            continue
-        if not c.kind.is_single or not names_an_id_of(c.name, NAMES.queries):
-            continue
-        rows = pl.DataFrame({"group": c.values, "y": y}).drop_nulls()
-        groups = rows.group_by("group").agg(rows=pl.len(), sum=pl.col("y").sum(), differ=pl.col("y").n_unique() > 1)
-        groups = groups.filter(pl.col("rows") > 1)
-        if groups.height < MIN_NAMED or groups["rows"].sum() < 0.8 * c.rows or mean(groups["differ"]) <= 0.5:
-            continue
-        if is_graded or mean(groups["sum"]) <= 3:
-            return c
-    return None
-
-
-def has_one(group: Column, of: Column) -> bool:
-    """Return True if all rows of a group have the same value of another column."""
-    frame = pl.DataFrame({"group": group.values, "x": of.values})
-    return mean(frame.group_by("group").agg(pl.col("x").n_unique().alias("n"))["n"] == 1) > 0.999

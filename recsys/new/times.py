@@ -59,20 +59,6 @@ def looks_like_times(values: pl.Series) -> bool:
     return mean(letters & head.str.contains(r"\d.*[/.:, -].*\d|^[A-Z][a-z]{2} ")) > 0.5
 
 
-def others_than_times(values: pl.Series) -> pl.Series | None:
-    """Return the texts of a column that are no times, if most are times of one format; None for other columns."""
-    if values.dtype != pl.String or not looks_like_times(values):
-        return None
-    texts = values.drop_nulls()
-    best = min(FORMATS, key=lambda form: -_read_by(texts.head(1000), form))
-    parsed = _parsed(texts)
-    by_format = texts.str.to_datetime(best, strict=False, time_unit="us").dt.replace_time_zone(None)
-    times = parsed if parsed.null_count() <= by_format.null_count() else by_format
-    if times.null_count() > 0.5 * texts.len():
-        return None
-    return texts.filter(times.is_null())
-
-
 def _read_by(texts: pl.Series, form: str) -> float:
     """Return the share of the texts that are times of this format, of years that are not too far."""
     times = texts.str.to_datetime(form, strict=False)
