@@ -15,7 +15,6 @@ from recsys.new.value_marks import Marks
 from recsys.new.yaml_text import flow
 
 MIN_ROWS = 30  # from which columns can be told apart
-MAX_NAMED = 4  # columns of a headerless file that is surely a log of users and items
 
 
 def questions_of(p: Proposal, gathered: Gathered, marks: Marks, answers: Answers) -> Iterator[Question]:
@@ -33,7 +32,7 @@ def questions_of(p: Proposal, gathered: Gathered, marks: Marks, answers: Answers
         text = f"is {' or '.join(time_spent)} what to predict, or that a user has chosen an item?"
         answer = ("label=null", *(typed("label", name) for name in time_spent))
         yield Question(text, "the choices of items", answer, key="label")
-    yield from _about_ids(p, gathered, answers)
+    yield from _about_ids(p, answers)
     if marks.doubt and layout.takes_marks and not layout.typed:
         yield Question(marks.doubt, f"source.decimal: '{marks.decimal}'", key="decimal")
     doubtful = [c for c in p.columns if c.doubt and c.name not in answers.names().values()]
@@ -61,7 +60,7 @@ def _about_label(label: LabelGuess, answers: Answers) -> Iterator[Question]:
         yield Question(label.undecided, f"label: {flow(label.settings)}", tuple(offered), key="positive")
 
 
-def _about_ids(p: Proposal, gathered: Gathered, answers: Answers) -> Iterator[Question]:
+def _about_ids(p: Proposal, answers: Answers) -> Iterator[Question]:
     """Yield which columns are the user and the item, if several may be, or a rating has none."""
     lacking: list[str] = []
     for role, column, among in (("user", p.roles.user, NAMES.users), ("item", p.roles.item, NAMES.items)):
@@ -73,12 +72,6 @@ def _about_ids(p: Proposal, gathered: Gathered, answers: Answers) -> Iterator[Qu
             names = [c.name for c in (column, *rivals)]
             text = f"which column is the {role}: {', '.join(names)}?"
             yield Question(text, typed(role, column.name), tuple(typed(role, name) for name in names[:4]), key=role)
-    named = (p.roles.user, p.roles.item)
-    is_guess = "names by the content" in gathered.layout.reasons.get("columns", "") and not lacking
-    if is_guess and len(p.columns) > MAX_NAMED and all(c is not None for c in named):
-        answer = " ".join(typed(role, c.name) for role, c in zip(("user", "item"), named, strict=True) if c is not None)
-        text = "the file has no header: are the columns that are named user and item the right ones?"
-        yield Question(text, answer, (answer,), key="user")
     if p.label is not None and lacking and rank_of(p.label.column.name, NAMES.ratings) is not None:
         free = [c for c in likely_ids(p.columns, ()) if not has_word(c.name, NAMES.codes)]
         free += [c for c in p.columns if not c.role and c.kind.is_number and c.is_whole and c.distinct > MIN_ROWS]

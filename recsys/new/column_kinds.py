@@ -38,7 +38,7 @@ class Features:
     @property
     def inputs(self) -> list[Feature]:
         """The features that models read."""
-        return [f for f in (*self.dense, *self.sparse) if f.settings.get("model") is not False]
+        return [*self.dense, *self.sparse]
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Column:
     name: str
     values: pl.Series
     kind: ColumnKind = field(default_factory=lambda: CategoryKind())
-    role: str = ""  # label | user | item | time | weight | group; empty for other columns
+    role: str = ""  # label | user | item | time; empty for other columns
     numbers: pl.Series | None = None  # the values as numbers, if all are numbers
     distinct: int = 0  # the number of different values
     missing: float = 0.0  # the share of rows without a value

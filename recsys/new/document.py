@@ -34,10 +34,6 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
         lines += entry("dense_defaults", p.features.dense_defaults)
     for key, features in (("dense", p.features.dense), ("sparse", p.features.sparse)):
         lines += mapping(key, [(f.name, f.settings, f.why) for f in features])
-    if p.roles.weight is not None:
-        weight = p.roles.weight.name
-        lines += comment(f"{weight} looks like a weight of rows, so it is no feature. To weight rows by it, write:")
-        lines += [f"# weight: {flow({'column': weight})}"]
     for what, left_out in (("Columns", p.features.left_out[:200]), ("Files", p.unused[:20])):
         lines += [f"# {what} that are left out:"] if left_out else []
         lines += [line for name, why in left_out for line in comment(f"{name}: {why}")]

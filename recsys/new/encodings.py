@@ -18,10 +18,6 @@ def encoding_of(text: bytes) -> tuple[str, str]:
     for mark, name in MARKS:
         if text.startswith(mark):
             return name, ""
-    for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
-        zeros, other_bytes = text[first:1000:2], text[1 - first : 1000 : 2]
-        if len(text) > 1 and zeros.count(0) > 0.8 * len(zeros) and not other_bytes.count(0):
-            return name, "every other byte is 0"
     lines = text.split(b"\n")[:MAX_LINES]
     lines = lines[:-1] or lines  # the last one may be cut in a character
     not_utf8 = [line for line in lines if not _decodes(line, "utf-8")]

@@ -32,11 +32,6 @@ class Gathered:
     optional: tuple[str, ...]  # the columns that some files of the rows lack
     questions: list[Question]
 
-    @property
-    def others(self) -> list[Path]:
-        """All files that hold something else than the rows."""
-        return [*self.sides, *(f for f, _ in self.unused)]
-
 
 @dataclass(eq=False)
 class _Files:

@@ -54,31 +54,19 @@ def known_by_name(
         tested: the columns that a file of test rows has, which are known before.
     """
     keys = [c for c in columns if c.role in ("user", "item")]
-    is_rating = rank_of(label.column.name, NAMES.ratings) is not None
     found, doubts = dict[str, str](), dict[str, str]()
     for c in (c for c in columns if c is not label.column and not c.role and c.name not in tested):
-        form, is_number = outcome_form(c.name), c.numbers is not None
-        counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count").removesuffix("s")
-        few = c.distinct <= (MAX_KINDS if is_number else 2)
-        lasts = is_number and has_word(c.name, NAMES.watched) and has_word(c.name, NAMES.lasting)
-        is_property = any(determines(key, c) for key in keys) and not c.kind.says_nothing
-        if (form in NAMES.outcomes and few) or form in NAMES.spent or lasts or _is_beside(c, label):
-            found[c.name] = f"another outcome of the row: {AFTERWARDS}"
-        elif has_word(c.name, NAMES.after) or (has_word(c.name, NAMES.reasons) and c.missing > 0.2):
-            found[c.name] = f"its name says that a matter is over: {AFTERWARDS}"
-        elif is_number and _is_prediction(c.name):
-            found[c.name] = f"its name is that of a model's prediction: {AFTERWARDS}"
-        elif is_property:
-            continue
-        elif counted != form and counted in NAMES.outcomes and is_number:
-            found[c.name] = f"it counts outcomes: {AFTERWARDS}"
-        elif rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, NAMES.surveys):
-            found[c.name] = f"a rating of the row: {AFTERWARDS}"
-        elif is_rating and keys and (_is_written(c) or c.name.rpartition("_")[0] == _stem(label.column.name)):
-            found[c.name] = f"it may be written with {label.column.name}: {AFTERWARDS}"
-        elif keys and _may_follow(c, is_number):
+        if rank_of(c.name, NAMES.weights) is not None and c.numbers is not None:
+            found[c.name] = f"a weight of rows, by its name; to use it, write weight: {{column: {c.name}}}"
+        elif _follows(c, label):
+            found[c.name] = f"its name is that of what follows {label.column.name}: {AFTERWARDS}"
+        elif any(determines(key, c) for key in keys):
+            continue  # a property of the user or the item
+        elif _is_said(c, label, has_keys=bool(keys)):
+            found[c.name] = f"its name is that of what a user says or does with {label.column.name}: {AFTERWARDS}"
+        elif keys and _may_follow(c):
             doubts[c.name] = "neither the user nor the item has always the same value"
-    return found, doubts if len(doubts) <= 3 else {}  # more are likely properties
+    return found, doubts
 
 
 def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str]:
@@ -147,34 +135,39 @@ def _one_sided(c: Column, y: pl.Series) -> tuple[str, bool]:
     return "", False
 
 
-def _is_beside(c: Column, label: LabelGuess) -> bool:
-    """Return whether a column is in the same object as the label, as outcome.seen is beside outcome.clicked."""
-    parent = label.column.name.rpartition(".")[0]
-    return bool(parent) and c.name.startswith(f"{parent}.")
+def _follows(c: Column, label: LabelGuess) -> bool:
+    """Return whether a name is that of another outcome, of how long it took, of its end, or of a prediction of it."""
+    form, is_number, parent = outcome_form(c.name), c.numbers is not None, label.column.name.rpartition(".")[0]
+    few = c.distinct <= (MAX_KINDS if is_number else 2)
+    lasts = is_number and has_word(c.name, NAMES.watched) and has_word(c.name, NAMES.lasting)
+    is_over = has_word(c.name, NAMES.after) or (has_word(c.name, NAMES.reasons) and c.missing > 0.2)
+    is_beside = parent != "" and c.name.startswith(f"{parent}.")  # as outcome.seen beside outcome.clicked
+    is_score = has_word(c.name, NAMES.models) and has_word(c.name, ("score", "scores"))
+    is_rate = "p" in words(c.name) and has_word(c.name, ("ctr", "cvr", "click", "conversion"))
+    is_prediction = is_number and (is_score or is_rate or has_word(c.name, NAMES.predictions))
+    return (form in NAMES.outcomes and few) or form in NAMES.spent or lasts or is_over or is_beside or is_prediction
 
 
-def _stem(name: str) -> str:
-    """Return the first words of a name such as review_overall; a name of one word has none."""
-    return name.rpartition("_")[0] or "?"
-
-
-def _is_written(c: Column) -> bool:
+def _is_said(c: Column, label: LabelGuess, *, has_keys: bool) -> bool:
+    """Return whether a name is that of counted outcomes, of a rating, or of what is written with one."""
+    form = outcome_form(c.name)
+    counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count").removesuffix("s")
+    if rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, NAMES.surveys):
+        return True
+    if counted != form and counted in NAMES.outcomes and c.numbers is not None:
+        return True
     is_text = c.values.dtype == pl.String or isinstance(c.kind, ListKind)
-    return is_text and has_word(c.name, NAMES.written) and words(c.name)[-1:] != ["type"]  # body type
+    is_written = is_text and has_word(c.name, NAMES.written) and words(c.name)[-1:] != ["type"]  # body type
+    stem = label.column.name.rpartition("_")[0]  # review_overall and review_taste
+    is_rating = rank_of(label.column.name, NAMES.ratings) is not None or has_word(label.column.name, ("overall",))
+    return has_keys and is_rating and (is_written or (stem != "" and c.name.startswith(f"{stem}_")))
 
 
-def _is_prediction(name: str) -> bool:
-    """Return True for names such as model_score, pctr and churn_probability."""
-    is_score = has_word(name, NAMES.models) and has_word(name, ("score", "scores"))
-    is_rate = "p" in words(name) and has_word(name, ("ctr", "cvr", "click", "conversion"))
-    return is_score or is_rate or has_word(name, NAMES.predictions)
-
-
-def _may_follow(c: Column, is_number: bool) -> bool:
+def _may_follow(c: Column) -> bool:
     """Return whether a column of yes and no, or of how long something took, may be another outcome."""
     if c.is_partition or c.name.startswith("column_") or c.name[-1:].isdigit() or has_word(c.name, NAMES.context):
         return False
-    return (c.distinct == 2 and are_answers(c)) or (is_number and has_word(c.name, NAMES.durations))
+    return (c.distinct == 2 and are_answers(c)) or (c.numbers is not None and has_word(c.name, NAMES.durations))
 
 
 def _auc_of(c: Column, y: pl.Series, picked: pl.Series) -> float:

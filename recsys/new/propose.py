@@ -11,7 +11,7 @@ from recsys.base.errors import NeedsAnswer, UserError
 from recsys.data.features.blocks import LIST
 from recsys.new.ask import questions_of
 from recsys.new.choose_label import candidates, choose, names_for_error
-from recsys.new.column_kinds import Column, Features
+from recsys.new.column_kinds import Features, ListKind
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.known_names import NAMES, rank_of
@@ -21,12 +21,11 @@ from recsys.new.propose_ranking import propose_ranking
 from recsys.new.propose_retrieval import propose_retrieval
 from recsys.new.questions import Answers, Question, typed
 from recsys.new.read_rows import Rows, read_rows, source_of
-from recsys.new.roles import Roles, incomplete_times, likely_ids
+from recsys.new.roles import likely_ids
 from recsys.new.sides import describe_sides
 from recsys.new.splits import split_at_random
 
 MAX_COPIES = 0.05  # share of rows that are copies, from which files may hold the same rows
-MIN_MATRIX = 30  # numbers without names from which a file may be a matrix of users and items
 
 
 def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
@@ -55,11 +54,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         e.args = ("; ".join([*questions, str(e)]),)
         raise
     source, reasons = source_of(found, gathered, rows)
-    no_time = "no column certainly holds a time" if any(c.doubt for c in rows.columns) else "no column holds a time"
-    if answers.time is None:
-        no_time = "no time, as you asked"
-    elif named := [f"{c.name} lacks {c.missing:.0%}" for c in incomplete_times(rows.columns)[:2]]:
-        no_time = f"no column has the time of enough rows ({', '.join(named)})"
+    no_time = "no time, as you asked" if answers.time is None else "no column certainly holds a time"
     p = Proposal(
         root=found.root,
         source=source,
@@ -123,30 +118,18 @@ def _label(rows: Rows, gathered: Gathered, answers: Answers, *, retrieval: bool)
 
 
 def _why_no_label(rows: Rows, asked: str | None) -> str:
-    """Return why rows without a label, a user and an item cannot be learned from, and what to type."""
-    columns = rows.columns
-    why = "no two columns are a user and an item" if asked is None else "no name says which column is the label"
-    hint = _likely_answers(columns, rows.roles, asked)
-    if lists := [c.name for c in columns if isinstance(c.values.dtype, pl.List) and c.kind.name != "vector"]:
-        hint = (
-            f"if each element of {lists[0]} is a row, write these rows, such as by polars' explode; otherwise, {hint}"
-        )
-    if len(columns) > MIN_MATRIX and all(c.numbers is not None and c.name.startswith("column_") for c in columns):
-        melt = "write a row for each value, such as by polars' unpivot"
-        hint = f"if each row is a user and each column an item, {melt}; otherwise, {hint}"
-    return f"{why}; {hint} (columns: {names_for_error(columns)})"
-
-
-def _likely_answers(columns: Sequence[Column], roles: Roles, asked: str | None) -> str:
-    """Return the answers to type if no label, or no user and item, is known: they name the likeliest columns."""
-    has_lists = any(c.name == LIST for c in columns)  # each is the items of one user
-    named = [c for c in columns if c.name != LIST]
-    users = [roles.user] if roles.user is not None else [] if has_lists else likely_ids(named, NAMES.users)
-    items = [c for c in likely_ids(named, NAMES.items) if c not in users[:1]] if roles.item is None else [roles.item]
+    """Return why rows without a label, a user and an item cannot be learned from, and which columns to name."""
+    columns, roles = [c for c in rows.columns if c.name != LIST], rows.roles
+    has_lists = len(columns) < len(rows.columns)  # each is the items of one user
+    users = [roles.user] if roles.user is not None else likely_ids(columns, NAMES.users)[: not has_lists]
+    items = [c for c in likely_ids(columns, NAMES.items) if c not in users] if roles.item is None else [roles.item]
     wanted = [("item", items)] if has_lists else [("user", users), ("item", items)]
     choice = " ".join(typed(role, likely[0].name if likely else "NAME") for role, likely in wanted)
-    if asked is None:
-        return f"type {choice}"
-    labels = [c for c in candidates(columns) if c not in (*users[:1], *items[:1])][:4]
+    labels = [c for c in candidates(columns) if c not in (*users, *items[:1])][:4]
     label = " or ".join(typed("label", c.name) for c in labels) or "label=NAME"
-    return f"type {label}, or, if each row is a choice of an item, label=null with {choice}"
+    hint = f"type {label}, or, if each row is a choice of an item, label=null with {choice}"
+    if lists := [c.name for c in columns if isinstance(c.kind, ListKind) and c.values.dtype.is_nested()]:
+        hint = f"if each element of {lists[0]} is a row, write these rows, as polars' explode does; otherwise, {hint}"
+    if asked is None:
+        return f"no two columns are a user and an item; type {choice} (columns: {names_for_error(columns)})"
+    return f"no name says which column is the label; {hint} (columns: {names_for_error(columns)})"

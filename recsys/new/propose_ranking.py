@@ -12,7 +12,6 @@ from recsys.new.leaks import AFTERWARDS, known_by_name, later_times, leaks, name
 from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
 from recsys.new.questions import Question
-from recsys.new.roles import copies
 from recsys.new.splits import split_at_random, split_by_files, split_by_groups, split_by_time
 from recsys.new.yaml_text import flow
 
@@ -24,7 +23,7 @@ def propose_ranking(p: Proposal, label: LabelGuess, gathered: Gathered, root: Pa
     """Fill in features and split of data with a label."""
     _leave_out_rows(p, label)
     known_later = _known_later(p, label, gathered)
-    group = _group_of(p, label)
+    group = _group_of(p)
     if group is not None:
         known_later[group.name] = "it identifies rows that belong together; later rows have other values"
     p.features = features_of(p.columns, known_later, typed=p.typed)
@@ -60,22 +59,22 @@ def _known_later(p: Proposal, label: LabelGuess, gathered: Gathered) -> dict[str
     by_values, doubts_of_values = leaks(p.columns, label)
     by_names, doubts_of_names = known_by_name(p.columns, label, tested)
     known_later = dict.fromkeys(gathered.untested, f"the test file lacks it: {AFTERWARDS}")
-    known_later |= copies(p.columns) | later_times(p.columns, p.roles.time) | by_names | by_values
+    known_later |= later_times(p.columns, p.roles.time) | by_names | by_values
     if splits := names_splits([c for c in p.columns if c.name not in known_later]):
         text = "; ".join(f"{c.name} names splits ({', '.join(c.examples(5))}): are they those to use?" for c in splits)
         guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
         p.questions.append(Question(text, guess, key="split"))
         known_later |= {c.name: "it names the splits of whoever made the data" for c in splits}
     doubts = {name: why for name, why in (doubts_of_names | doubts_of_values).items() if name not in known_later}
-    names = [n for n in doubts if n not in label.alternatives]
-    if names:
-        which = "; ".join(f"{name}: {doubts[name]}" for name in names[:4])
-        text = f"{'is' if len(names) == 1 else 'are'} {', '.join(names)} known before {label.column.name}? {which}"
+    if doubts := {name: why for name, why in doubts.items() if name not in label.alternatives}:
+        which = "; ".join(f"{name}: {why}" for name, why in [*doubts.items()][:4])
+        text = f"{'is' if len(doubts) == 1 else 'are'} {', '.join(doubts)} known before {label.column.name}? {which}"
         p.questions.append(Question(text, "no, so no feature; if so, add a feature of this name", key="leak"))
+    known_later |= dict.fromkeys(label.alternatives, f"it may be the label: {AFTERWARDS}") if label.doubt else {}
     return known_later | {name: f"{why}: {AFTERWARDS}" for name, why in doubts.items()}
 
 
-def _group_of(p: Proposal, label: LabelGuess) -> Column | None:
+def _group_of(p: Proposal) -> Column | None:
     """Return the column of queries, displays or orders, by its name, which must not be divided, and ask what it is for.
 
     Few rows have one value of it.

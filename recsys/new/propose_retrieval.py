@@ -9,7 +9,6 @@ from recsys.new.choose_label import choose
 from recsys.new.column_kinds import Column, IdKind, sql_name
 from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
-from recsys.new.roles import copies
 from recsys.new.splits import Split, split_by_files, split_by_groups
 from recsys.new.statistics import quantile
 
@@ -46,14 +45,13 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     derived = p.features.derive
     p.features = features_of([item], {}, typed=p.typed)
     p.features.derive |= derived
-    other_names = copies(p.columns)
     used = {item.name, user.name, time.name if time else ""}
     others = [c for c in p.columns if c.name not in used]
     chosen = _chosen(others)
     for c in others:
         why = "models of sequences read items; its value is not known before the item"
         own = c.reason if c.kind.says_nothing or c.kind.is_row_id else why
-        p.features.left_out.append((c.name, other_names.get(c.name) or chosen.get(c.name) or own))
+        p.features.left_out.append((c.name, chosen.get(c.name) or own))
 
 
 def _repeated(user: pl.Series, item: pl.Series) -> float:

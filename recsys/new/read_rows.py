@@ -93,11 +93,8 @@ def _rename_columns(columns: Sequence[Column], layout: Layout) -> dict[str, str]
 def source_of(found: Found, gathered: Gathered, rows: Rows) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the keys of `source:` that differ from the defaults, and the reasons of some."""
     layout, root, marks = gathered.layout, Path(found.root), rows.marks
-    matches = {g: {*root.glob(g)} for g in found.globs}
-    globs = [g for g, its in matches.items() if not its <= {*gathered.others}]  # as typed, so that new files match
-    matched = {p for g in globs for p in matches[g]}
-    if not globs or matched & set(gathered.others) or not matched >= set(gathered.files):
-        globs = globs_for(root, gathered.files)
+    matched = {p for g in found.globs for p in root.glob(g) if p.is_file()}  # as typed, so that new files match
+    globs = list(found.globs) if matched == {*gathered.files} else globs_for(root, gathered.files)
     source: dict[str, Any] = {"format": layout.format, "files": globs} | layout.options()
     reasons = dict(layout.reasons)
     if gathered.optional:

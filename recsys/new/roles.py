@@ -1,4 +1,4 @@
-"""Find the columns that identify: the user, the item, queries and orders; the time and the weight of a row."""
+"""Find the columns that identify: the user, the item, and the time of a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,10 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.new.column_kinds import Column, IdKind, TimeKind
-from recsys.new.find_kinds import MAX_CATEGORIES
-from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
-from recsys.new.label import MAX_GRADES, is_event
+from recsys.new.known_names import NAMES, has_word, names_an_id_of, words
+from recsys.new.label import MAX_GRADES
 from recsys.new.questions import Answers
-from recsys.new.statistics import largest, least, mean
+from recsys.new.statistics import mean
 
 MIN_NAMED = 20  # values of a user or an item whose name does not say id, and groups of rows
 MAX_MISSING_IDS = 0.5  # rows without a user, an item or a time
@@ -22,12 +21,11 @@ SAME = 0.98  # share of the values of one column that go with one value of anoth
 
 @dataclass
 class Roles:
-    """The columns with a role, by role: user, item, time and weight of a row; None for a role without a column."""
+    """The columns with a role, by role: user, item and time of a row; None for a role without a column."""
 
     user: Column | None = None
     item: Column | None = None
     time: Column | None = None
-    weight: Column | None = None
 
 
 def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
@@ -43,7 +41,7 @@ def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
     if answers.time == "auto":
         incomplete = (c for c in incomplete_times(free) if c.missing < MAX_MISSING_IDS)
         named_times = (c for c in incomplete if has_word(c.name, NAMES.times))
-        roles.time = time_among(free) or _days(free) or next(named_times, None)
+        roles.time = _time_among(free) or next(named_times, None)
     if answers.user == "auto":
         roles.user = _id(free, NAMES.users, few) or _id(free, NAMES.sessions, few)
     if answers.item == "auto":
@@ -52,7 +50,6 @@ def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
         roles.item = _id(free, NAMES.items, few)
         if roles.item is None and roles.user is not None:  # the log is small, or its items are new
             roles.item = next(unique, None)
-    roles.weight = next((c for c in free if c.kind.is_number and rank_of(c.name, NAMES.weights) is not None), None)
     for role, c in vars(roles).items():
         if c is not None:
             c.role = role
@@ -69,9 +66,8 @@ def likely_ids(columns: Sequence[Column], among: tuple[str, ...]) -> list[Column
 
 def rivals_of(column: Column, columns: Sequence[Column], among: tuple[str, ...]) -> list[Column]:
     """Return the columns that may be the user or the item instead of `column`, without copies and groups of it."""
-    renamed = copies(columns)
     rivals = [c for c in columns if c is not column and not c.role and names_an_id_of(c.name, among)]
-    rivals = [c for c in rivals if c.name not in renamed and c.kind.is_id and c.missing < MAX_MISSING_IDS]
+    rivals = [c for c in rivals if c.kind.is_id and c.missing < MAX_MISSING_IDS]
     return [c for c in rivals if not determines(column, c) and not determines(c, column)]
 
 
@@ -92,32 +88,10 @@ def _named(columns: Sequence[Column], role: str, name: str) -> Column:
     return c
 
 
-def _days(columns: Sequence[Column]) -> Column | None:
-    """Return the column of whole numbers that count days or moments, by its name; None if no column does."""
-    counted = [c for c in columns if c.kind.is_single and c.is_whole and c.missing <= MAX_MISSING_TIMES]
-    # smaller ranges may be those of the days of a month, or the hours of a day
-    counted = [c for c in counted if c.numbers is not None and largest(c.numbers) - least(c.numbers) > 31]
-    names = (*NAMES.times, *NAMES.counted_times)
-    ranked = [(rank, i) for i, c in enumerate(counted) if (rank := rank_of(c.name, names)) is not None]
-    if not ranked:
-        return None
-    best = counted[min(ranked)[1]]
-    best.kind = TimeKind("numbers that grow with time")
-    return best
-
-
-def time_among(columns: Sequence[Column]) -> Column | None:
+def _time_among(columns: Sequence[Column]) -> Column | None:
     """Return the column that likeliest holds the time of a row; None if no column can."""
     times = [c for c in columns if c.time and c.missing <= MAX_MISSING_TIMES and not has_word(c.name, NAMES.births)]
-    best = min(times, key=_time_order, default=None)
-    if best is None or not best.is_partition:
-        return best
-    days = best.time.moments if best.time is not None else None
-    for c in times:  # a folder for each day: the rows may have the time of that day, or the next in another time zone
-        moments = c.time.moments if c.time is not None and not c.is_partition else None
-        if moments is not None and days is not None and mean(moments.dt.date() == days.dt.date()) > 0.8:
-            return c
-    return best
+    return min(times, key=_time_order, default=None)
 
 
 def _time_order(c: Column) -> tuple[bool, bool, int, int]:
@@ -144,42 +118,21 @@ def _id(columns: Sequence[Column], among: tuple[str, ...], few: int) -> Column |
 
 
 def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
-    """Return names for the columns of a file without a header: user, item and, if there, rating, event and timestamp.
+    """Return names for the columns of a log without a header: user, item and, if there, rating and timestamp.
 
-    Return None if the file holds something else than a log: two ids, of which the first is the user.
+    Return None if it has another column.
     """
-    times, ids = [c for c in columns if c.time is not None], []
-    for c in columns:
-        # whole numbers or words that occur several times and have many values, or ids
-        several = c.kind.is_single and (c.numbers is None or c.is_whole) and MIN_NAMED < c.distinct < c.rows
-        if several or (c.kind.is_id and c.kind.is_code) or (c is columns[0] and c.kind.is_code and times):
-            ids.append(c)
-    if len(ids) < 2 or len(columns) > 8 or (not times and len(columns) > 3) or columns[0] not in ids:
+    times = [c for c in columns if c.time is not None]
+    ids = [c for c in columns if c not in times and c.kind.is_single and (c.numbers is None or c.is_whole)]
+    ids = [c for c in ids if MIN_NAMED < c.distinct < c.rows or (c.kind.is_id and c.kind.is_code)]
+    if len(ids) < 2 or ids[0] is not columns[0]:
         return None
     roles = {id(ids[0]): "user", id(max(ids[1:], key=lambda c: c.distinct)): "item"}
     roles |= {id(c): "timestamp" for c in times[:1]}
     rest = [c for c in columns if id(c) not in roles]
-    if event := next((c for c in rest if is_event(c)), None):
-        roles[id(event)] = "event"
-    elif grades := [c for c in rest if c.numbers is not None and 2 <= c.distinct <= MAX_GRADES]:
-        roles[id(grades[-1])] = "rating"  # the last, as kinds come before it
-    if len(columns) == 3 and not times and "rating" not in roles.values():
-        return None
-    return [roles.get(id(c), f"column_{i}") for i, c in enumerate(columns, 1)]
-
-
-def copies(columns: Sequence[Column]) -> dict[str, str]:
-    """Return the columns that are other names of the user or the item, with one value for each, and the reasons."""
-    reasons = {}
-    for key in (c for c in columns if c.role in ("user", "item")):
-        for c in columns:
-            is_name = (c.kind.is_code or c.kind.is_row_id) and not c.role
-            if not is_name or c.distinct != key.distinct or c.distinct <= MAX_CATEGORIES:
-                continue
-            pairs = pl.DataFrame({"key": key.values, "x": c.values}).drop_nulls().n_unique()
-            if pairs == key.distinct and abs(c.missing - key.missing) < 1e-9:
-                reasons[c.name] = f"another name of {key.name}: it has one value for each"
-    return reasons
+    roles |= {id(c): "rating" for c in rest if c.numbers is not None and 2 <= c.distinct <= MAX_GRADES}
+    is_log = len({*roles.values()}) == len(roles) == len(columns)
+    return [roles[id(c)] for c in columns] if is_log else None
 
 
 def determines(one: Column, other: Column) -> bool:
@@ -192,10 +145,8 @@ def determines(one: Column, other: Column) -> bool:
 
 def set_kinds_by_items(columns: Sequence[Column]) -> None:
     """Take whole numbers for ids if they are values of the item, and many of them, such as hist_1 to hist_10."""
-    item = next((c for c in columns if c.role == "item" and c.numbers is not None), None)
-    known = None if item is None else item.texts
-    for c in (c for c in columns if known is not None and not c.role and c.kind.is_number and c.is_whole):
-        if item is None or known is None or has_word(c.name, NAMES.quantities) or c.distinct < 0.5 * item.distinct:
-            continue
-        if mean(c.texts.is_in(known.implode())) >= MIN_KNOWN:
-            c.kind = IdKind(f"its values are those of {item.name}")
+    for item in (c for c in columns if c.role == "item" and c.numbers is not None):
+        numbers = [c for c in columns if not c.role and c.kind.is_number and c.is_whole]
+        for c in (c for c in numbers if not has_word(c.name, NAMES.quantities) and c.distinct >= 0.5 * item.distinct):
+            if mean(c.texts.is_in(item.texts.implode())) >= MIN_KNOWN:
+                c.kind = IdKind(f"its values are those of {item.name}")

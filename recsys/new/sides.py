@@ -1,4 +1,4 @@
-"""Say what the files beside the rows are: tables of users or items, which a line of the YAML joins, or something else."""
+"""Say what the files beside the rows are: tables of users or items, which a line of YAML joins, or something else."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -56,7 +56,7 @@ def looks_like_times(values: pl.Series) -> bool:
     """Return whether most texts have digits between marks, and no letters but names of days, months and zones."""
     head = values.drop_nulls().head(100)
     letters = head.str.contains(r"^\s*([A-Z][a-z]{2},? )?[A-Za-z\d][\d A-Za-z:./,+-]{4,34}$")
-    return mean(letters & head.str.contains(r"\d.*[/.:, -].*\d|^[A-Z][a-z]{2} ")) > 0.5
+    return mean(letters & head.str.contains(r"\d[/.:-]\d+[/.:-]\d|\b[A-Z][a-z]{2}\b.*\d")) > 0.5
 
 
 def _read_by(texts: pl.Series, form: str) -> float:

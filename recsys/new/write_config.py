@@ -7,16 +7,15 @@ from collections import Counter
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from string import Template
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.config.compose import conf_dir
-from recsys.new import skeletons
 from recsys.new.document import document, table
 from recsys.new.questions import MARK, Answers
 
 FIRST_BYTES = 1 << 20  # of a file, whose rows are read with the new YAML
-MAX_COMPOSED = 1 << 16  # bytes of a YAML that Hydra composes quickly; larger ones have thousands of features
 MAX_SHOWN = 60  # rows of the table of columns
 MAX_FILES = 10  # of those that are left out, and are named
 
@@ -48,7 +47,7 @@ def new_data(name: str, files: list[str], answers: Answers) -> bool:
     _write({path: document(proposal, name, is_open=is_open)})
     if len(proposal.columns) > MAX_SHOWN:
         say(f"{path}: checking it on the first rows")
-    rows, bad = verify(name, path)
+    rows, bad = verify(path)
     say(f"{path}: written, and checked on the first {rows:,} rows")
     if bad:
         say(f"rows that cannot be read with it: {'; '.join(bad)}")
@@ -63,8 +62,6 @@ def new_data(name: str, files: list[str], answers: Answers) -> bool:
 
 def new_model(name: str, kind: str) -> None:
     """Write a model that trains at once, its YAML and, in a checkout, its test. kind: ranking or retrieval"""
-    if kind not in skeletons.MODELS:
-        raise UserError(f"kind={kind}: must be {' or '.join(skeletons.MODELS)}")
     path = _config_path("model", name)
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise UserError(f"model={name}: must be a Python name in small letters, such as my_model")
@@ -78,10 +75,10 @@ def new_model(name: str, kind: str) -> None:
     if not checkout and (name in sys.stdlib_module_names or (installed is not None and not is_own)):
         raise UserError(f"model={name}: Python has a module {name} already; choose another name")
     code = Path("recsys") / "models" / f"{name}.py" if checkout else Path(f"{name}.py")
-    model, config, test = (text.format(name=name, module=module, title=title) for text in skeletons.MODELS[kind])
-    texts = {code: model, path: config}
+    config = skeleton(f"{kind}.yaml", name, module, title)
+    texts = {code: skeleton(f"{kind}.py", name, module, title), path: config}
     if checkout:
-        texts[Path("tests") / "models" / f"test_{name}.py"] = test
+        texts[Path("tests") / "models" / f"test_{name}.py"] = skeleton(f"{kind}.test.py", name, module, title)
     _write(texts)
     say(f"written: {', '.join(map(str, texts))}")
     say(f"train with: {config.splitlines()[0].removeprefix('# ')}")
@@ -90,9 +87,15 @@ def new_model(name: str, kind: str) -> None:
 def new_experiment(name: str) -> None:
     """Write conf/experiment/NAME.yaml."""
     path = _config_path("experiment", name)
-    _write({path: skeletons.EXPERIMENT.format(name=name)})
+    _write({path: skeleton("experiment.yaml", name)})
     say(f"written: {path}; name its data and its model there")
     say(f"train with: python -m recsys.train experiment={name}")
+
+
+def skeleton(file: str, name: str, module: str = "", title: str = "") -> str:
+    """Return the text of a file of skeletons/, as docs/how_to/add/model.md describes it, with these names."""
+    text = (Path(__file__).with_name("skeletons") / f"{file}.txt").read_text(encoding="utf-8")
+    return Template(text).substitute(name=name, module=module, title=title)
 
 
 def _config_path(kind: str, name: str) -> Path:
@@ -136,7 +139,7 @@ def _write(texts: dict[Path, str]) -> None:
             raise UserError(f"{path}: cannot be written ({e.strerror})") from e
 
 
-def verify(name: str, path: Path) -> tuple[int, list[str]]:
+def verify(path: Path) -> tuple[int, list[str]]:
     """Return the number of parsed rows, and the most frequent reasons why other rows could not be parsed.
 
     Raises:
@@ -145,7 +148,6 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     import yaml
 
     from recsys.base.parsing import parse
-    from recsys.config.compose import compose, object_of
     from recsys.data.prepare.bad_rows import parse_first_block
     from recsys.data.prepare.check_data import check_data, check_files
     from recsys.data.raw.complete_config import completed
@@ -154,10 +156,7 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     from recsys.schema.data_schema import DataConfig
 
     try:
-        if path.stat().st_size < MAX_COMPOSED:  # as training composes it
-            data = data_of(object_of(DataConfig, compose("train", [f"data={name}"]).data))
-        else:
-            data = data_of(parse(DataConfig, yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)))  # nosec B506
+        data = data_of(parse(DataConfig, yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)))  # nosec B506
         check_data(data)
         file, _ = check_files(data)[0]
         data = completed(data, file)
