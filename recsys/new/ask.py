@@ -102,9 +102,9 @@ def _about_time(p: Proposal) -> Iterator[Question]:
         yield Question(text, guess, tuple(rest), key="time")
     elif time is None and (named := next(filter(_is_named_time, p.columns), None)) is not None:
         text = f"is {named.name} a time? Its values, such as {named.examples(1)[0]}, are no times that are known"
-        answer = ("time=null", *([typed("time", named.name)] if named.numbers is not None else []))
+        answers = ["time=null", *([typed("time", named.name)] if named.numbers is not None else [])]
         guess = "no; if it is, write 2026-01-31 12:00:00 or unix seconds"
-        yield Question(text, guess, answer, key="time")
+        yield Question(text, guess, tuple(answers), key="time")
 
 
 def _is_named_time(c: Column) -> bool:

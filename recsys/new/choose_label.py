@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.blocks import LIST
 from recsys.new.column_kinds import Column
 from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
 from recsys.new.label import (
@@ -89,11 +88,9 @@ def candidates(columns: Sequence[Column]) -> list[Column]:
 
 
 def names_for_error(columns: Sequence[Column]) -> str:
-    """Return the names of columns: all if they are short, otherwise the first and the last ones."""
-    names = [c.name for c in columns if c.name != LIST]
-    if len(names) > 12 and len(", ".join(names)) > 300:
-        names = [*names[:6], "...", *names[-6:]]
-    return ", ".join(names)
+    """Return the names of columns; of many, the first and the last ones."""
+    names = [c.name for c in columns]
+    return ", ".join(names if len(names) <= 12 else [*names[:6], "...", *names[-6:]])
 
 
 def _label_of(c: Column, positive: Sequence[str] | str | None) -> LabelGuess | None:

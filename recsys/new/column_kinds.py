@@ -189,7 +189,9 @@ class ListKind(ColumnKind):
 
 
 class UniqueKind(ColumnKind):
-    """Values that nearly all differ, so that only their presence says something."""
+    """Values that nearly all differ, or have to be converted, so that only their presence says something."""
+
+    name = "text"
 
     def groups(self, c: Column) -> pl.Series:
         return c.values.is_null().cast(pl.String)
@@ -238,17 +240,9 @@ class TimeKind(UniqueKind):
 class TextKind(UniqueKind):
     """Prose."""
 
-    name = "text"
-
     def add_features(self, features: Features, c: Column, name: str, *, typed: bool) -> None:
         hint = flow({c.name: {"pattern": r"\w+", "pooling": "mean"}})[1:-1]
         features.left_out.append((c.name, f"{self.reason}; to use its words, add under sparse: {hint}"))
-
-
-class ConvertedKind(UniqueKind):
-    """Texts that have to be written in another way before they say something."""
-
-    name = "text"
 
 
 class RowIdKind(UniqueKind):
@@ -257,22 +251,10 @@ class RowIdKind(UniqueKind):
     name, is_id, is_row_id = "row id", True, True
 
 
-class ConstantKind(ColumnKind):
-    """One value."""
+class UnusedKind(ColumnKind):
+    """One value, no value, or values of a type that no feature reads."""
 
-    name, says_nothing, compares = "constant", True, False
-
-
-class EmptyKind(ColumnKind):
-    """No value."""
-
-    name, says_nothing, compares = "empty", True, False
-
-
-class NestedKind(ColumnKind):
-    """Values of a type that no feature reads."""
-
-    name, compares = "nested", False
+    name, says_nothing, compares = "unused", True, False
 
 
 def _missing(c: Column) -> str:

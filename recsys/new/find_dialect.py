@@ -104,16 +104,15 @@ def _lists(lines: Sequence[str], layout: CsvLayout) -> CsvLayout | None:
             raise OtherRows("each line begins with the number of the values that follow; remove it: cut -d ' ' -f 2-")
         firsts, later = [row[0] for row in parts], {p for row in parts for p in row[1:]}
         count_up = all(f.isdecimal() for f in firsts) and all(int(a) < int(b) for a, b in pairwise(firsts))
-        by_user = len(set(firsts)) == len(firsts) and (count_up or not later & set(firsts))
-        why = "the first value of each line occurs once" if by_user else "first values occur in several lines: no user"
-        columns = ["user", "item"] if by_user else ["item"]
+        if len(set(firsts)) < len(firsts) or (later & set(firsts) and not count_up):
+            raise OtherRows("its lines are lists of items, and do not begin with their user; write it before its items")
         return ListsLayout(
             separator=separator,
             header=False,
-            columns=columns,
+            columns=["user", "item"],
             encoding=layout.encoding,
             comment=layout.comment,
-            reasons={"columns": why},
+            reasons={"columns": "the first value of each line occurs once"},
         )
     return None
 

@@ -57,9 +57,9 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
         try:
             raw = raw.cast(pl.String)
         except pl.exceptions.PolarsError:
-            return Column(raw.name, raw, kinds.NestedKind("it holds bytes that are not text"))
+            return Column(raw.name, raw, kinds.UnusedKind("it holds bytes that are not text"))
     if raw.dtype == pl.Duration:
-        return Column(raw.name, raw, kinds.NestedKind("it holds durations; derive a number from it to use it"))
+        return Column(raw.name, raw, kinds.UnusedKind("it holds durations; derive a number from it to use it"))
     values = raw.fill_nan(None) if raw.dtype.is_float() else raw
     if raw.dtype == pl.String:
         values = raw.set(raw.str.strip_chars().is_in([*marks.null_values, ""]), None)
@@ -69,9 +69,9 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
         return c
     c.distinct = values.drop_nulls().n_unique()
     if c.distinct == 0:
-        c.kind = kinds.EmptyKind("it has no value in the sample")
+        c.kind = kinds.UnusedKind("it has no value in the sample")
     elif c.distinct == 1 and not c.missing:
-        c.kind = kinds.ConstantKind(f"it is always {c.examples()[0]}")
+        c.kind = kinds.UnusedKind(f"it is always {c.examples()[0]}")
     else:
         c.kind = _kind(c, marks)
     return c
@@ -183,17 +183,17 @@ def _nested_kind(c: Column) -> ColumnKind:
     """Return the kind of a column of lists or of objects."""
     dtype = c.values.dtype
     if not isinstance(dtype, pl.List | pl.Array) or dtype.inner.is_nested():
-        return kinds.NestedKind(f"it holds {dtype}")
+        return kinds.UnusedKind(f"it holds {dtype}")
     values = c.values.arr.to_list() if isinstance(dtype, pl.Array) else c.values
     parts, lengths = values.explode().drop_nulls(), values.list.len().drop_nulls()
     c.distinct = parts.n_unique()
     if parts.len() < 0.02 * c.rows:
-        return kinds.EmptyKind("all lists are empty" if not parts.len() else "nearly all lists are empty")
+        return kinds.UnusedKind("all lists are empty" if not parts.len() else "nearly all lists are empty")
     if not dtype.inner.is_float():
         return kinds.ListKind(f"lists of {mean(lengths):.1f} values")
     if lengths.n_unique() == 1:
         return kinds.VectorKind(f"lists of {lengths[0]} numbers")
-    return kinds.NestedKind("lists of numbers of different lengths")
+    return kinds.UnusedKind("lists of numbers of different lengths")
 
 
 def _text_kind(c: Column) -> ColumnKind:
@@ -204,11 +204,11 @@ def _text_kind(c: Column) -> ColumnKind:
     head = values.head(20_000)
     if mean(head.str.contains(r"^\s*\[.*\]\s*$")) > 0.95:
         if mean(head.str.contains(r"\d\.\d")) > 0.9:
-            return kinds.ConvertedKind("a vector written as text; store lists of numbers in Parquet to use it")
+            return kinds.UniqueKind("a vector written as text; store lists of numbers in Parquet to use it")
         return kinds.ListKind("lists written as text", pattern=r"""[^\[\],\s'"][^\[\],'"]*""")
     if are_amounts(head):
         why = "numbers with a sign or spaces, as text; write plain numbers, or derive them by SQL, to use them"
-        return kinds.ConvertedKind(f"{why}: {head[0]}")
+        return kinds.UniqueKind(f"{why}: {head[0]}")
     if (separator := separator_of_values(head)) is not None:
         length, shown = mean(head.str.split(separator).list.len()), "spaces" if separator == " " else separator
         return kinds.ListKind(f"{length:.1f} values each, separated by {shown}", separator)

@@ -60,6 +60,11 @@ class _Files:
         first = read_sample(self.files[:1], self.layout).frame.to_series(0).drop_nulls()
         return not first.dtype.is_nested() and first.len() == first.n_unique()
 
+    @property
+    def every_column(self) -> list[str]:
+        """The columns that any of the files has."""
+        return sorted(set[str]().union(*self.columns))
+
     def has(self, split: str) -> bool:
         """Return whether the name of a file says that it is of this split."""
         return any(split_of(f, self.root) == split for f in self.files)
@@ -100,7 +105,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
         sides=[f for f in rest if f not in tests],
         unused=unused,
         untested=next(filter(None, (_untested(best, g) for g in others)), ()),
-        optional=tuple(sorted(set().union(*best.columns) - set.intersection(*best.columns))),
+        optional=tuple(name for name in best.every_column if not all(name in c for c in best.columns)),
         questions=questions,
     )
 

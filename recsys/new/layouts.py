@@ -126,7 +126,7 @@ class CsvLayout(Layout):
     """Values between separators."""
 
     format, joins, takes_marks, is_csv = "csv", True, True, True
-    keys = (
+    keys: ClassVar[tuple[str, ...]] = (
         *("separator", "quote", "escape", "line_breaks_in_quotes", "encoding", "comment", "strip"),
         *("header", "columns"),
     )

@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column, ListKind
+from recsys.new.column_kinds import Column
 from recsys.new.find_files import ROLES
-from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
-from recsys.new.label import LabelGuess, are_answers
+from recsys.new.known_names import NAMES, has_word, plain, rank_of
+from recsys.new.label import MAX_GRADES, LabelGuess, are_answers
 from recsys.new.roles import determines
 from recsys.new.statistics import counts_of, mean
 
@@ -15,9 +15,8 @@ MIN_LEAK = 0.99  # AUC of a single column from which it gives the label away
 MIN_SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
 MIN_ROWS = 20  # of each class for which an AUC means anything, and with a value that implies the label
 MAX_CHANCE = 1e-6  # probability that all rows of a value are alike by chance, below which the value implies the label
-MAX_KINDS = 5  # different values of an outcome, and of a column that names splits
+MAX_KINDS = 5  # different values of a column that names splits
 AFTERWARDS = "known only afterwards?"
-SURE_RATINGS = tuple(n for n in NAMES.ratings if n not in ("score", "note", "nota", "vote", "grade", "rate", "star"))
 
 
 def leaks(columns: Sequence[Column], label: LabelGuess) -> tuple[dict[str, str], dict[str, str]]:
@@ -45,28 +44,23 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> tuple[dict[str, str],
     return found, doubts
 
 
-def known_by_name(
-    columns: Sequence[Column], label: LabelGuess, tested: Collection[str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the columns whose names are those of what follows the label, and those of which it is a question.
+def doubtful_names(columns: Sequence[Column], label: LabelGuess, tested: Collection[str]) -> dict[str, str]:
+    """Return the columns that may follow the label by their names, or as properties of neither user nor item, and why.
 
     Args:
         tested: the columns that a file of test rows has, which are known before.
     """
-    keys = [c for c in columns if c.role in ("user", "item")]
-    found, doubts = dict[str, str](), dict[str, str]()
+    keys, doubts = [c for c in columns if c.role in ("user", "item")], dict[str, str]()
     for c in (c for c in columns if c is not label.column and not c.role and c.name not in tested):
-        if rank_of(c.name, NAMES.weights) is not None and c.numbers is not None:
-            found[c.name] = f"a weight of rows, by its name; to use it, write weight: {{column: {c.name}}}"
-        elif _follows(c, label):
-            found[c.name] = f"its name is that of what follows {label.column.name}: {AFTERWARDS}"
-        elif any(determines(key, c) for key in keys):
-            continue  # a property of the user or the item
-        elif _is_said(c, label, has_keys=bool(keys)):
-            found[c.name] = f"its name is that of what a user says or does with {label.column.name}: {AFTERWARDS}"
-        elif keys and _may_follow(c):
-            doubts[c.name] = "neither the user nor the item has always the same value"
-    return found, doubts
+        is_named, is_answer = _is_named_later(c, label), c.distinct == 2 and are_answers(c)
+        says = (
+            c.is_partition or c.name.startswith("column_") or c.name[-1:].isdigit() or has_word(c.name, NAMES.context)
+        )
+        takes = c.numbers is not None and has_word(c.name, NAMES.durations)
+        may_follow = bool(keys) and not says and (is_answer or takes)
+        if (is_named or may_follow) and not any(determines(key, c) for key in keys):
+            doubts[c.name] = "by its name" if is_named else "neither the user nor the item has always the same value"
+    return doubts
 
 
 def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str]:
@@ -135,39 +129,19 @@ def _one_sided(c: Column, y: pl.Series) -> tuple[str, bool]:
     return "", False
 
 
-def _follows(c: Column, label: LabelGuess) -> bool:
-    """Return whether a name is that of another outcome, of how long it took, of its end, or of a prediction of it."""
+def _is_named_later(c: Column, label: LabelGuess) -> bool:
+    """Return whether a name is that of another outcome, of a count or a time of it, of a rating or of what is said."""
     form, is_number, parent = outcome_form(c.name), c.numbers is not None, label.column.name.rpartition(".")[0]
-    few = c.distinct <= (MAX_KINDS if is_number else 2)
-    lasts = is_number and has_word(c.name, NAMES.watched) and has_word(c.name, NAMES.lasting)
-    is_over = has_word(c.name, NAMES.after) or (has_word(c.name, NAMES.reasons) and c.missing > 0.2)
-    is_beside = parent != "" and c.name.startswith(f"{parent}.")  # as outcome.seen beside outcome.clicked
-    is_score = has_word(c.name, NAMES.models) and has_word(c.name, ("score", "scores"))
-    is_rate = "p" in words(c.name) and has_word(c.name, ("ctr", "cvr", "click", "conversion"))
-    is_prediction = is_number and (is_score or is_rate or has_word(c.name, NAMES.predictions))
-    return (form in NAMES.outcomes and few) or form in NAMES.spent or lasts or is_over or is_beside or is_prediction
-
-
-def _is_said(c: Column, label: LabelGuess, *, has_keys: bool) -> bool:
-    """Return whether a name is that of counted outcomes, of a rating, or of what is written with one."""
-    form = outcome_form(c.name)
     counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count").removesuffix("s")
-    if rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, NAMES.surveys):
+    stem = label.column.name.rpartition("_")[0]  # as review_taste beside review_overall
+    is_part = stem != "" and c.name.startswith(f"{stem}_") and label.column.distinct > 2
+    is_beside = parent != "" and c.name.startswith(f"{parent}.")  # as outcome.seen beside outcome.clicked
+    if has_word(c.name, (*NAMES.after, *NAMES.weights)) or form in NAMES.spent or is_part or is_beside:
         return True
-    if counted != form and counted in NAMES.outcomes and c.numbers is not None:
-        return True
-    is_text = c.values.dtype == pl.String or isinstance(c.kind, ListKind)
-    is_written = is_text and has_word(c.name, NAMES.written) and words(c.name)[-1:] != ["type"]  # body type
-    stem = label.column.name.rpartition("_")[0]  # review_overall and review_taste
-    is_rating = rank_of(label.column.name, NAMES.ratings) is not None or has_word(label.column.name, ("overall",))
-    return has_keys and is_rating and (is_written or (stem != "" and c.name.startswith(f"{stem}_")))
-
-
-def _may_follow(c: Column) -> bool:
-    """Return whether a column of yes and no, or of how long something took, may be another outcome."""
-    if c.is_partition or c.name.startswith("column_") or c.name[-1:].isdigit() or has_word(c.name, NAMES.context):
-        return False
-    return (c.distinct == 2 and are_answers(c)) or (c.numbers is not None and has_word(c.name, NAMES.durations))
+    if not is_number:
+        return form in NAMES.outcomes and c.distinct == 2
+    names_outcome = {form, counted} & {*NAMES.outcomes} and c.distinct <= MAX_GRADES
+    return bool(names_outcome) or rank_of(c.name, NAMES.ratings) is not None or has_word(c.name, NAMES.watched)
 
 
 def _auc_of(c: Column, y: pl.Series, picked: pl.Series) -> float:
@@ -178,14 +152,7 @@ def _auc_of(c: Column, y: pl.Series, picked: pl.Series) -> float:
     fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
     means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))
     scored = held_out.join(means, on="code", how="left", nulls_equal=True, maintain_order="left")
-    return _auc(scored["p"].fill_null(base), scored["y"])
-
-
-def _auc(scores: pl.Series, truth: pl.Series) -> float:
-    """Return the probability that a positive row has a higher score than a negative one; 0.5 without one of them."""
-    positives = float(truth.sum())
-    negatives = truth.len() - positives
-    if not positives or not negatives:
-        return 0.5
-    ranks = float((scores.rank("average") * truth).sum())
-    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)
+    positives = float(scored["y"].sum())
+    negatives = scored.height - positives
+    ranks = float((scored["p"].fill_null(base).rank("average") * scored["y"]).sum())
+    return (ranks - positives * (positives + 1) / 2) / (positives * negatives) if positives and negatives else 0.5

@@ -8,7 +8,6 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import NeedsAnswer, UserError
-from recsys.data.features.blocks import LIST
 from recsys.new.ask import questions_of
 from recsys.new.choose_label import candidates, choose, names_for_error
 from recsys.new.column_kinds import Features, ListKind
@@ -43,8 +42,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     number = "1 file" if len(files) == 1 else f"{len(files)} files"
     say(f"looking at {number} ({layout.format}): {files[0]}{' ...' if files[1:] else ''}")
     rows = read_rows(found, gathered, answers)
-    has_user = rows.roles.user is not None or LIST in rows.sample.frame.columns
-    retrieval = layout.holds_items or (has_user and rows.roles.item is not None)
+    retrieval = rows.roles.user is not None and rows.roles.item is not None
     try:
         label = _label(rows, gathered, answers, retrieval=retrieval)
         if label is None and not retrieval:
@@ -119,13 +117,12 @@ def _label(rows: Rows, gathered: Gathered, answers: Answers, *, retrieval: bool)
 
 def _why_no_label(rows: Rows, asked: str | None) -> str:
     """Return why rows without a label, a user and an item cannot be learned from, and which columns to name."""
-    columns, roles = [c for c in rows.columns if c.name != LIST], rows.roles
-    has_lists = len(columns) < len(rows.columns)  # each is the items of one user
-    users = [roles.user] if roles.user is not None else likely_ids(columns, NAMES.users)[: not has_lists]
-    items = [c for c in likely_ids(columns, NAMES.items) if c not in users] if roles.item is None else [roles.item]
-    wanted = [("item", items)] if has_lists else [("user", users), ("item", items)]
+    columns, roles = rows.columns, rows.roles
+    users = [roles.user] if roles.user is not None else likely_ids(columns, NAMES.users)
+    items = [c for c in likely_ids(columns, NAMES.items) if c not in users[:1]] if roles.item is None else [roles.item]
+    wanted = (("user", users), ("item", items))
     choice = " ".join(typed(role, likely[0].name if likely else "NAME") for role, likely in wanted)
-    labels = [c for c in candidates(columns) if c not in (*users, *items[:1])][:4]
+    labels = [c for c in candidates(columns) if c not in (*users[:1], *items[:1])][:4]
     label = " or ".join(typed("label", c.name) for c in labels) or "label=NAME"
     hint = f"type {label}, or, if each row is a choice of an item, label=null with {choice}"
     if lists := [c.name for c in columns if isinstance(c.kind, ListKind) and c.values.dtype.is_nested()]:

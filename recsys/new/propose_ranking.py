@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from recsys.new.column_kinds import Column, ConstantKind, sql_name
+from recsys.new.column_kinds import Column, UnusedKind, sql_name
 from recsys.new.find_files import split_of
 from recsys.new.gather import Gathered, files_answers
 from recsys.new.known_names import NAMES, names_an_id_of
 from recsys.new.label import LabelGuess
-from recsys.new.leaks import AFTERWARDS, known_by_name, later_times, leaks, names_splits
+from recsys.new.leaks import AFTERWARDS, doubtful_names, later_times, leaks, names_splits
 from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
 from recsys.new.questions import Question
@@ -50,22 +50,25 @@ def _leave_out_rows(p: Proposal, label: LabelGuess) -> None:
     for other in p.columns if p.where else ():
         values = other.values.filter(label.values.is_not_null())
         if other is not c and not values.dtype.is_nested() and values.len() and values.n_unique() == 1:
-            other.kind = ConstantKind(f"it is always {values[0]} in rows with a label")
+            other.kind = UnusedKind(f"it is always {values[0]} in rows with a label")
 
 
 def _known_later(p: Proposal, label: LabelGuess, gathered: Gathered) -> dict[str, str]:
     """Return the columns that are known only after the label, and why; ask about those that may be."""
     tested = {c.name for c in p.columns if gathered.untested and c.name not in gathered.untested}
     by_values, doubts_of_values = leaks(p.columns, label)
-    by_names, doubts_of_names = known_by_name(p.columns, label, tested)
     known_later = dict.fromkeys(gathered.untested, f"the test file lacks it: {AFTERWARDS}")
-    known_later |= later_times(p.columns, p.roles.time) | by_names | by_values
+    known_later |= later_times(p.columns, p.roles.time) | by_values
     if splits := names_splits([c for c in p.columns if c.name not in known_later]):
         text = "; ".join(f"{c.name} names splits ({', '.join(c.examples(5))}): are they those to use?" for c in splits)
         guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
         p.questions.append(Question(text, guess, key="split"))
         known_later |= {c.name: "it names the splits of whoever made the data" for c in splits}
-    doubts = {name: why for name, why in (doubts_of_names | doubts_of_values).items() if name not in known_later}
+    doubts = {
+        name: why
+        for name, why in (doubtful_names(p.columns, label, tested) | doubts_of_values).items()
+        if name not in known_later
+    }
     if doubts := {name: why for name, why in doubts.items() if name not in label.alternatives}:
         which = "; ".join(f"{name}: {why}" for name, why in [*doubts.items()][:4])
         text = f"{'is' if len(doubts) == 1 else 'are'} {', '.join(doubts)} known before {label.column.name}? {which}"

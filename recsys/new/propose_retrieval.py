@@ -9,7 +9,7 @@ from recsys.new.choose_label import choose
 from recsys.new.column_kinds import Column, IdKind, sql_name
 from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
-from recsys.new.splits import Split, split_by_files, split_by_groups
+from recsys.new.splits import Split, split_by_files
 from recsys.new.statistics import quantile
 
 MIN_KEPT = 0.95  # share of the rows whose users have lists of no more rows
@@ -19,9 +19,8 @@ MAX_LENGTH = 200  # of lists: the time of attention grows with its square
 
 def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     """Fill in groups, sequences, items, features and split of data without a label: users and the items they chose."""
-    by_name = {c.name: c for c in p.columns}
-    user = p.roles.user or by_name.get("user") or by_name["list"]
-    item, time = p.roles.item or by_name["item"], p.roles.time
+    user, item, time = p.roles.user, p.roles.item, p.roles.time
+    assert user is not None and item is not None
     p.group = {"by": user.name}
     if time is not None:
         p.group["order"] = p.time_column(time)
@@ -37,9 +36,6 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
         what = f"{share:.0%} of a user's rows after the first have an item that the user had before"
         p.reasons["group"] = f"{what}; protocol.filter_history={str(not p.repeats).lower()}: {known}"
     p.split = Split({"by": "leave_one_out"}, "each user's last item is a test row, the one before it a validation row")
-    if user.name == "list":  # the reader adds this column
-        p.split = split_by_groups("list", "whole lines are held out; the column `list` identifies them")
-        p.columns = [c for c in p.columns if c is not user]
     p.split = split_by_files(Path(p.root), files) or p.split
     item.kind, item.role = item.kind if item.kind.is_code else IdKind(item.reason), "item"
     derived = p.features.derive

@@ -75,6 +75,9 @@ def _rename_columns(columns: Sequence[Column], layout: Layout) -> dict[str, str]
         for c in columns[1:]:
             is_id = c.distinct > MAX_CATEGORIES
             c.kind, c.numbers = (IdKind if is_id else CategoryKind)(f"{c.distinct:,} indices"), None
+    elif layout.holds_items:
+        for c in columns:
+            c.kind = IdKind(c.reason)
     elif layout.is_csv and not layout.header and (given := name_unnamed(columns)) is not None:
         layout.columns = names = given
         layout.reasons["columns"] = "the file has no header; names by the content (a guess)"

@@ -110,8 +110,7 @@ def _rows_of(file: Path, layout: Layout, most: int) -> tuple[pl.DataFrame, float
         total = known
     elif isinstance(rows_format, TextFormat) and not is_cut and frame.height > most:
         total = max(frame.height, frame.height * PACKED * size / max(frame.estimated_size(), 1))
-    if layout.holds_items and "user" in frame.columns:
-        frame = frame.drop(LIST)
+    frame = frame.drop(LIST, strict=False)
     if layout.strip:
         frame = frame.with_columns(pl.all().str.strip_chars().replace("", None))
     return _thinned(frame, most), total

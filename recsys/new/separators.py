@@ -63,16 +63,16 @@ def table_of(text: str) -> Table:
 def _divided(text: str, separator: str, *, escape: bool) -> Table:
     """Return the first rows of a text by a separator. A quote opens a value only at its beginning."""
     if len(separator) > 1:
-        lines = (line for line in text.splitlines() if line.strip())
-        table = Table(separator, None, rows=[line.split(separator) for line in lines][:MAX_ROWS])
+        rows = [line.split(separator) for line in text.splitlines() if line.strip()][:MAX_ROWS]
+        table = Table(separator, None, rows=rows)
     else:
         opens = re.search(rf'(?:^|{re.escape(separator)}) ?"', text, re.M) is not None
         lines = text.splitlines(keepends=True)
-        quoting = csv.QUOTE_MINIMAL if opens else csv.QUOTE_NONE
         if escape:
             lines = [ESCAPED.sub('""', line) for line in lines]
         spaced = re.search(rf'{re.escape(separator)} "', text) is not None
-        reader = csv.reader(lines, delimiter=separator, quoting=quoting, skipinitialspace=spaced)
+        quoting = csv.QUOTE_MINIMAL if opens else csv.QUOTE_NONE
+        reader = csv.reader(lines, delimiter=separator, quoting=quoting, skipinitialspace=spaced)  # type: ignore[arg-type]
         rows = [row for row in _first(reader) if any(value.strip() for value in row)]
         broken = any("\n" in value or "\r" in value for row in rows[:-1] for value in row)
         quote = '"' if opens or '"' not in text else None

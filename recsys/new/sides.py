@@ -50,7 +50,7 @@ def _describe(f: Path, name: str, columns: Sequence[Column]) -> str | Question:
             guess = "no; if so, write a column into the rows that says it, and type label=COLUMN"
             return Question(text, guess, key="label")
         if is_unique and known >= MIN_KNOWN and layout.joins:
-            join = {"file": name, "key": key.name}
+            join: dict[str, object] = {"file": name, "key": key.name}
             join |= {"columns": {key.name: c.name}} if key.name != c.name else {}
             join |= {"separator": layout.separator} if layout.is_csv and layout.separator != "," else {}
             return f"a table of {key.name}; to join it, write under source: {flow({'joins': [join]})}, and its features"

@@ -41,10 +41,7 @@ def split_by_files(root: Path, files: Sequence[Path]) -> Split | None:
         named["test"], named["validation"] = named["validation"], []
     if not named["train"] or not named["test"] or named.get(""):
         return None
-    every = [f for its in named.values() for f in its]
-    why = "the names of the files"
-    if contradicted := next((f for f in every if split_of(f, root) != split_of(Path(f.name)) is not None), None):
-        why = f"the names of the folders; {contradicted.name} is in {contradicted.parent.name}"
+    why = "the names of the files and folders"
     why += "; the validation files are the test split, as there is no other" if dev else ""
     why += "; the last tenth of the training rows is for validation" if not named["validation"] else ""
     globs = {f"{split}_files": globs_for(root, its) for split, its in named.items() if its}
