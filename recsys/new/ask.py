@@ -110,4 +110,4 @@ def _about_time(p: Proposal) -> Iterator[Question]:
 def _is_named_time(c: Column) -> bool:
     """Return whether a column of many values has the name of a time, and holds none that is known."""
     is_named = rank_of(c.name, NAMES.times) is not None or has_word(c.name, ("timestamp", "datetime", "date"))
-    return is_named and c.time is None and not c.role and c.distinct > 31 and not c.kind.says_nothing
+    return is_named and not c.doubt and c.time is None and not c.role and c.distinct > 31 and not c.kind.says_nothing

@@ -91,9 +91,12 @@ def _kind(c: Column, marks: Marks) -> ColumnKind:
     is_name = is_text and not c.is_whole and names_an_id_of(c.name, (*NAMES.users, *NAMES.items))
     is_name = is_name and mean(c.values.drop_nulls().str.len_chars()) > 14
     if c.numbers is not None and not has_zeros and not is_name:
-        kind = _number_kind(c)
-        if kind.is_number or rank_of(c.name, (*NAMES.labels, *NAMES.ratings)) is not None:
-            c.doubt = _missing_code(c.numbers.drop_nulls())
+        x = c.numbers.drop_nulls()
+        may_be_label = rank_of(c.name, (*NAMES.labels, *NAMES.ratings)) is not None
+        doubt = _missing_code(x, 2 if may_be_label else 3)
+        kind = _number_kind(c, x.filter(x >= 0) if doubt else x)
+        if kind.is_number or may_be_label:
+            c.doubt = doubt
         return kind
     if not is_text:
         return c.kind
@@ -134,10 +137,8 @@ def _mostly(c: Column, others: pl.Series, what: str) -> str:
     return f"{1 - others.len() / c.rows:.0%} of its values are {what}; others, such as {others[0]}, are not"
 
 
-def _number_kind(c: Column) -> ColumnKind:
-    """Return the kind of a column of numbers, by its name, and by their range and how often they occur."""
-    assert c.numbers is not None
-    x = c.numbers.drop_nulls()
+def _number_kind(c: Column, x: pl.Series) -> ColumnKind:
+    """Return the kind of a column of the numbers x, by its name, and by their range and how often they occur."""
     low, high, last = least(x), largest(x), (words(c.name) or [""])[-1]
     if not c.is_whole:
         return kinds.NumberKind(f"{low:.4g} to {high:.4g}")
@@ -154,15 +155,17 @@ def _number_kind(c: Column) -> ColumnKind:
         return kinds.CategoryKind(f"{c.distinct} different whole numbers")
     if not is_quantity and c.distinct >= MIN_IDS and _are_ids(x, by_range=_NUMBERED.fullmatch(c.name) is not None):
         return kinds.IdKind("whole numbers that are large, increase or fill their range evenly, as ids do")
+    if not is_quantity and low >= 10_000 and high < 1.5 * low and not has_word(c.name, NAMES.times):
+        return kinds.IdKind("large whole numbers close to each other, as ids are")
     if not is_quantity and low >= 100 and c.distinct * 10 <= min(high - low, x.len()):
         return kinds.CategoryKind("few whole numbers far apart, each of which occurs often: codes")
     return kinds.NumberKind(f"{low:.4g} to {high:.4g}")
 
 
-def _missing_code(x: pl.Series) -> str:
+def _missing_code(x: pl.Series, few: int) -> str:
     """Return the question whether the only negative number of a column stands for a missing value."""
     distinct = x.unique().sort()
-    is_code = distinct.len() > 3 and distinct[0] in MISSING_CODES and distinct[1] >= 0
+    is_code = distinct.len() > few and distinct[0] in MISSING_CODES and distinct[1] >= 0
     return f"does {distinct[0]:g}, its only negative value, stand for a missing one?" if is_code else ""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column
+from recsys.new.column_kinds import Column, UniqueKind
 from recsys.new.find_files import ROLES
 from recsys.new.known_names import NAMES, has_word, plain, rank_of
 from recsys.new.label import MAX_GRADES, LabelGuess, are_answers
@@ -51,14 +51,15 @@ def doubtful_names(columns: Sequence[Column], label: LabelGuess, tested: Collect
         tested: the columns that a file of test rows has, which are known before.
     """
     keys, doubts = [c for c in columns if c.role in ("user", "item")], dict[str, str]()
-    for c in (c for c in columns if c is not label.column and not c.role and c.name not in tested):
-        is_named, is_answer = _is_named_later(c, label), c.distinct == 2 and are_answers(c)
-        says = (
-            c.is_partition or c.name.startswith("column_") or c.name[-1:].isdigit() or has_word(c.name, NAMES.context)
-        )
+    free = [c for c in columns if c is not label.column and not c.role and c.name not in tested]
+    for c in (c for c in free if c.kind.compares and (c.time is not None or not isinstance(c.kind, UniqueKind))):
+        unlikely = c.is_partition or c.name.startswith("column_") or c.name[-1:].isdigit()
         takes = c.numbers is not None and has_word(c.name, NAMES.durations)
-        may_follow = bool(keys) and not says and (is_answer or takes)
-        if (is_named or may_follow) and not any(determines(key, c) for key in keys):
+        may_follow = takes or (c.distinct == 2 and are_answers(c) and not has_word(c.name, NAMES.context))
+        is_named = _is_named_later(c, label)
+        if not is_named and (unlikely or not may_follow or not keys):
+            continue
+        if not any(determines(key, c) for key in keys):
             doubts[c.name] = "by its name" if is_named else "neither the user nor the item has always the same value"
     return doubts
 
@@ -134,7 +135,7 @@ def _is_named_later(c: Column, label: LabelGuess) -> bool:
     form, is_number, parent = outcome_form(c.name), c.numbers is not None, label.column.name.rpartition(".")[0]
     counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count").removesuffix("s")
     stem = label.column.name.rpartition("_")[0]  # as review_taste beside review_overall
-    is_part = stem != "" and c.name.startswith(f"{stem}_") and label.column.distinct > 2
+    is_part = stem not in ("", "column") and c.name.startswith(f"{stem}_") and label.column.distinct > 2
     is_beside = parent != "" and c.name.startswith(f"{parent}.")  # as outcome.seen beside outcome.clicked
     if has_word(c.name, (*NAMES.after, *NAMES.weights)) or form in NAMES.spent or is_part or is_beside:
         return True

@@ -22,7 +22,7 @@ from recsys.new.questions import Answers, Question, typed
 from recsys.new.read_rows import Rows, read_rows, source_of
 from recsys.new.roles import likely_ids
 from recsys.new.sides import describe_sides
-from recsys.new.splits import split_at_random
+from recsys.new.splits import split_at_random, split_by_files
 
 MAX_COPIES = 0.05  # share of rows that are copies, from which files may hold the same rows
 
@@ -66,7 +66,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         typed=layout.typed,
         no_time=no_time,
     )
-    p.copies, p.questions = _copies(rows, gathered)
+    p.copies, p.questions = _copies(rows, gathered, are_splits=split_by_files(root, files) is not None)
     p.questions += questions_of(p, gathered, rows.marks, answers)
     beside, questions_of_sides = describe_sides(gathered.sides, root, rows.columns)
     p.questions += questions_of_sides
@@ -83,7 +83,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     return p
 
 
-def _copies(rows: Rows, gathered: Gathered) -> tuple[str, list[Question]]:
+def _copies(rows: Rows, gathered: Gathered, *, are_splits: bool) -> tuple[str, list[Question]]:
     """Return how many rows are copies of others in all columns, and the question whether files hold the same rows.
 
     Nothing is returned if none is, or columns cannot be compared.
@@ -94,7 +94,7 @@ def _copies(rows: Rows, gathered: Gathered) -> tuple[str, list[Question]]:
     except pl.exceptions.PolarsError:
         return "", []
     text = f"{copies:,} of the {frame.height:,} rows that were looked at are exact copies of others" if copies else ""
-    is_asked = len(gathered.files) > 1 and copies > MAX_COPIES * frame.height
+    is_asked = not are_splits and len(gathered.files) > 1 and copies > MAX_COPIES * frame.height
     names = ", ".join(f.name for f in gathered.files[:4])
     why = f"{text}: do some of {names} hold rows of another one?"
     return text, [Question(why, "no; if so, name the others by files=[...]", key="files")] if is_asked else []

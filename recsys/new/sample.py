@@ -1,7 +1,7 @@
 """Read a sample of rows from the head, the middle and the tail of raw files, as training reads them."""
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -47,9 +47,7 @@ def readable(file: Path) -> Iterator[None]:
     except UserError:
         raise
     except DAMAGED as e:
-        is_system = isinstance(e, OSError) and e.strerror and not isinstance(e, pa.ArrowException)
-        why = f" ({e.strerror})" if is_system else ""  # type: ignore[union-attr]
-        raise UserError(f"{file}: is damaged, or not what its first bytes say{why}; check it, or leave it out") from e
+        raise UserError(f"{file}: is damaged, or cannot be read as what its first bytes say; check it") from e
 
 
 def head(file: Path, size: int) -> bytes:
@@ -58,13 +56,10 @@ def head(file: Path, size: int) -> bytes:
         return raw.read(size)
 
 
-def read_sample(files: Sequence[Path], layout: Layout, layouts: Mapping[Path, Layout] | None = None) -> Sample:
+def read_sample(files: Sequence[Path], layout: Layout) -> Sample:
     """Read rows of some of the files, evenly: the first, the last, and one of each of equal parts of those between.
 
     The place within a part is random, so that no period of the files, such as 24 files a day, can hide values.
-
-    Args:
-        layouts: how files are read whose columns differ.
     """
     some = list(files)
     if len(files) > MAX_FILES:
@@ -75,16 +70,11 @@ def read_sample(files: Sequence[Path], layout: Layout, layouts: Mapping[Path, La
     frames, rows = [], 0.0
     for f in some:
         with readable(f):
-            part, rows_of_file = _rows_of(f, (layouts or {}).get(f, layout), most)
+            part, rows_of_file = _rows_of(f, layout, most)
         folders = [(n, v) for n, v in partitions(f, None).items() if n not in part.columns]
         frames.append(part.with_columns(pl.lit(v, pl.String).alias(name) for name, v in folders))
         rows += rows_of_file
     frame = pl.concat(frames, how="diagonal_relaxed")
-    for name in [n for n, dtype in frame.schema.items() if dtype == pl.Binary]:
-        try:
-            frame[name].cast(pl.String)
-        except pl.exceptions.PolarsError:  # not text, such as UUIDs
-            frame = frame.with_columns(pl.col(name).bin.encode("hex"))
     return Sample(plain(frame, files[0]), round(rows * len(files) / len(some)))
 
 
