@@ -40,9 +40,10 @@ def table_of(text: str) -> Table:
     tables = {s: _divided(text, s, escape=escape) for s in SEPARATORS}
     valid = {s: t for s, t in tables.items() if t.width > 1 and t.share >= STEADY}
     for double, single in (("||", "|"), (";;", ";")):
-        if double in valid:  # else a double one is an empty value
+        if double in valid:  # two single ones are an empty value, if single ones divide more rows
             alone = sum(any(single in value for value in row) for row in valid[double].rows)
-            valid.pop(double if alone > (1 - STEADY) * len(valid[double].rows) else single, None)
+            is_empty = tables[single].share > valid[double].share or alone > (1 - STEADY) * len(valid[double].rows)
+            valid.pop(double if is_empty else single, None)
     if "," in valid and len(valid) > 1 and text.count(",") == len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", text)):
         valid.pop(",")  # all commas are those of decimals, such as 1,5
     if valid:

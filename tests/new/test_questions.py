@@ -166,7 +166,7 @@ CASES: dict[str, Case] = {
     "one object": Case(text(json.dumps({str(i): [i] for i in range(2000)}), "a.json"), refused="object of many keys"),
     "an object over lines": Case(text(json.dumps({"a": [{"b": 1}]}, indent=1), "a.json"), refused="jq -c"),
     "an array of arrays": Case(text("[[1, 2], [3, 4]]", "a.json"), refused="jq -c"),
-    "a damaged file": Case(files(a__parquet=b"PAR1" + b"x" * 200), refused="is damaged|not Parquet|cannot be read"),
+    "a damaged file": Case(files(a__parquet=b"PAR1" + b"x" * 200), refused="not a Parquet file"),
     "a cut archive": Case(files(a__csv__gz=gzip.compress(TABLE.encode())[:60]), refused="damaged|cannot be read"),
     "gzip without its suffix": Case(files(a__csv=gzip.compress(TABLE.encode())), refused="rename it to .gz"),
     "carriage returns": Case(text(TABLE.replace("\n", "\r")), refused="carriage returns alone"),
