@@ -38,7 +38,7 @@ class Features:
     @property
     def inputs(self) -> list[Feature]:
         """The features that models read."""
-        return [f for f in (*self.dense, *self.sparse) if f.settings.get("model") is not False]
+        return [*self.dense, *self.sparse]
 
 
 @dataclass
@@ -51,9 +51,6 @@ class ColumnKind:
     is_code: ClassVar[bool] = False  # whether each value is a name of something, as embeddings learn it
     is_id: ClassVar[bool] = False  # whether values identify something of many
     is_row_id: ClassVar[bool] = False  # whether each row has its own value
-    may_name: ClassVar[bool] = False  # whether values may be another name of a user or an item
-    is_list: ClassVar[bool] = False
-    is_feature: ClassVar[bool] = False
     says_nothing: ClassVar[bool] = False
     compares: ClassVar[bool] = True  # whether the values can be compared with a label
 
@@ -79,16 +76,13 @@ class Column:
     name: str
     values: pl.Series
     kind: ColumnKind = field(default_factory=lambda: CategoryKind())
-    role: str = ""  # label | user | item | time | weight | group; empty for other columns
+    role: str = ""  # label | user | item | time; empty for other columns
     numbers: pl.Series | None = None  # the values as numbers, if all are numbers
     distinct: int = 0  # the number of different values
     missing: float = 0.0  # the share of rows without a value
     nulls: list[str] = field(default_factory=list)  # texts that stand for missing values in this column alone
-    code: float | None = None  # the number that stands for a missing value
-    sql: str | None = None  # makes numbers of the column, which {} stands for
-    mostly: str = ""  # what most values are, if it is a question what the column holds
+    doubt: str = ""  # why it is a question what the column holds
     is_partition: bool = False  # whether the names of folders hold its values
-    _whole: tuple[pl.Series | None, bool] | None = None  # the numbers, and whether all are whole
 
     @property
     def reason(self) -> str:
@@ -103,10 +97,8 @@ class Column:
     @property
     def is_whole(self) -> bool:
         """Whether all values are whole numbers."""
-        if self._whole is None or self._whole[0] is not self.numbers:
-            x = None if self.numbers is None else self.numbers.drop_nulls()
-            self._whole = self.numbers, x is not None and bool((x == x.floor()).all())
-        return self._whole[1]
+        x = None if self.numbers is None else self.numbers.drop_nulls()
+        return x is not None and bool((x == x.floor()).all())
 
     @property
     def rows(self) -> int:
@@ -128,22 +120,11 @@ class Column:
         """Return the setting that names this column, if a feature has another name."""
         return {} if feature == self.name else {"column": self.name}
 
-    def read_by_sql(self, features: Features, feature: Feature) -> None:
-        """Let a feature read the numbers that SQL makes of the column, if it does."""
-        if self.sql is not None:
-            column = f"{feature.name}_number"
-            features.derive[column] = self.sql.format(sql_name(self.name))
-            feature.settings = {"column": column} | {k: v for k, v in feature.settings.items() if k != "column"}
-
-
-def _missing(c: Column) -> str:
-    return f"; {c.missing:.1%} missing".replace("%", " %") if c.missing else ""
-
 
 class NumberKind(ColumnKind):
     """Quantities."""
 
-    name, is_single, is_number, is_feature = "number", True, True, True
+    name, is_single, is_number = "number", True, True
 
     def add_features(self, features: Features, c: Column, name: str, *, typed: bool) -> None:
         assert c.numbers is not None
@@ -151,52 +132,32 @@ class NumberKind(ColumnKind):
         transform = {"transform": ["log", "standardise"] if log else ["standardise"]}
         why = f"{self.reason}{', skewed' if log else ''}{_missing(c)}"
         features.dense.append(Feature(name, c.settings(name) | transform, why))
-        c.read_by_sql(features, features.dense[-1])
 
     def groups(self, c: Column) -> pl.Series:
-        if c.numbers is None:
-            return super().groups(c)
+        assert c.numbers is not None
         return (c.numbers.rank("average") / c.numbers.len() * BINS).floor().cast(pl.Int32).cast(pl.String)
 
 
 class VectorKind(ColumnKind):
     """Lists of fractions, all of one length."""
 
-    name, is_feature, compares = "vector", True, False
+    name, compares = "vector", False
 
     def add_features(self, features: Features, c: Column, name: str, *, typed: bool) -> None:
         features.dense.append(Feature(name, c.settings(name) | {"transform": []}, self.reason))
 
 
-@dataclass
-class NumbersKind(ColumnKind):
-    """Texts of several numbers."""
-
-    name, is_feature = "numbers", True
-
-    separator: str = " "
-    width: int = 1
-
-    def add_features(self, features: Features, c: Column, name: str, *, typed: bool) -> None:
-        for i in range(1, self.width + 1):
-            part = f"{name}_{i}"
-            features.derive[part] = f"CAST(SPLIT_PART({sql_name(c.name)}, '{self.separator}', {i}) AS DOUBLE)"
-            features.dense.append(Feature(part, {"transform": ["standardise"]}, self.reason))
-
-
 class CategoryKind(ColumnKind):
     """A few values that are names of something."""
 
-    name, is_single, is_code, may_name, is_feature = "category", True, True, True, True
+    name, is_single, is_code = "category", True, True
 
     def add_features(self, features: Features, c: Column, name: str, *, typed: bool) -> None:
         settings, why = c.settings(name), f"{c.distinct:,} {'value' if c.distinct == 1 else 'values'}"
         if c.distinct > 100 and (once := mean(counts_of(c.values)["count"] == 1)) > 0.5:  # rare values share a row
             settings["min_count"] = 2
             why += f", {once:.0%} of which occur once in the sample".replace("%", " %")
-        why = f"{c.role + ': ' if c.role else ''}{why}{_missing(c)}"
-        features.sparse.append(Feature(name, settings, why))
-        c.read_by_sql(features, features.sparse[-1])
+        features.sparse.append(Feature(name, settings, f"{c.role + ': ' if c.role else ''}{why}{_missing(c)}"))
 
 
 class IdKind(CategoryKind):
@@ -209,7 +170,7 @@ class IdKind(CategoryKind):
 class ListKind(ColumnKind):
     """Lists of values: of the file, or texts that a separator divides or a pattern finds."""
 
-    name, is_list, is_feature = "list", True, True
+    name = "list"
 
     separator: str = ","
     pattern: str | None = None
@@ -218,7 +179,6 @@ class ListKind(ColumnKind):
         how = {"pattern": self.pattern} if self.pattern else {"split": self.separator}
         why = f"{c.role + ': ' if c.role else ''}{self.reason}{_missing(c)}"
         features.sparse.append(Feature(name, c.settings(name) | how | {"pooling": "mean"}, why))
-        c.read_by_sql(features, features.sparse[-1])
 
     def elements(self, c: Column) -> pl.Series:
         """Return the different values of the lists."""
@@ -228,22 +188,24 @@ class ListKind(ColumnKind):
         return lists.explode().cast(pl.String).str.strip_chars().unique().drop_nulls()
 
 
-class _Unique(ColumnKind):
-    """Values that nearly all differ, so that only their presence says something."""
+class UniqueKind(ColumnKind):
+    """Values that nearly all differ, or have to be converted, so that only their presence says something."""
+
+    name = "text"
 
     def groups(self, c: Column) -> pl.Series:
         return c.values.is_null().cast(pl.String)
 
 
 @dataclass
-class TimeKind(_Unique):
+class TimeKind(UniqueKind):
     """Times."""
 
-    name, is_feature = "time", True
+    name = "time"
 
     moments: pl.Series | None = None  # None if the numbers count from an unknown moment
     sql: str | None = None  # makes a time of the column, which {} stands for; None if the reader knows the format
-    guess: bool = False  # whether the format is not certain
+    doubt: str = ""  # why the format is not certain
 
     @property
     def parts(self) -> list[str]:
@@ -262,63 +224,41 @@ class TimeKind(_Unique):
         return self.sql.format(f"NULLIF({text}, '')" if typed and c.missing else text)  # an empty text in JSON
 
     def add_features(self, features: Features, c: Column, name: str, *, typed: bool) -> None:
-        settings = c.settings(name)
-        if has_word(c.name, NAMES.births) and (c.values.dtype == pl.String or c.values.dtype.is_temporal()):
-            date = sql_name(c.name)
-            if c.values.dtype == pl.String:
-                date = self.sql_of(c, typed=typed) if self.sql is not None else f"DATE({date})"
-            features.derive[f"{name}_year"] = f"YEAR({date})"
-            year = {"column": f"{name}_year", "transform": ["standardise"]}
-            features.dense.append(Feature(name, year, f"year of birth, which stands for an age{_missing(c)}"))
+        if has_word(c.name, NAMES.births):
+            features.left_out.append((c.name, "a date of birth; to use it, derive its year: YEAR(...)"))
             return
+        settings = c.settings(name)
         if self.sql is not None:
             features.derive[f"{name}_time"] = self.sql_of(c, typed=typed)
             settings = {"column": f"{name}_time"}
         if self.parts:
-            why = f"{self.reason}{', day before month? (a guess)' if self.guess else ''}{_missing(c)}"
-            features.dense.append(Feature(name, settings | {"cyclic": self.parts}, why))
+            features.dense.append(Feature(name, settings | {"cyclic": self.parts}, f"{self.reason}{_missing(c)}"))
         elif c.role != "time":
             features.left_out.append((c.name, "a time without hours, in too few days for a day of the week"))
 
 
-class TextKind(_Unique):
+class TextKind(UniqueKind):
     """Prose."""
-
-    name, may_name = "text", True
 
     def add_features(self, features: Features, c: Column, name: str, *, typed: bool) -> None:
         hint = flow({c.name: {"pattern": r"\w+", "pooling": "mean"}})[1:-1]
         features.left_out.append((c.name, f"{self.reason}; to use its words, add under sparse: {hint}"))
 
 
-class VectorTextKind(TextKind):
-    """Vectors written as text, which cannot be read from it."""
-
-    add_features = ColumnKind.add_features
-
-
-class RowIdKind(_Unique):
+class RowIdKind(UniqueKind):
     """Values of which each row has its own."""
 
-    name, is_id, is_row_id, may_name = "row id", True, True, True
+    name, is_id, is_row_id = "row id", True, True
 
 
-class ConstantKind(ColumnKind):
-    """One value."""
+class UnusedKind(ColumnKind):
+    """One value, no value, or values of a type that no feature reads."""
 
-    name, says_nothing, compares = "constant", True, False
-
-
-class EmptyKind(ColumnKind):
-    """No value."""
-
-    name, says_nothing, compares = "empty", True, False
+    name, says_nothing, compares = "unused", True, False
 
 
-class NestedKind(ColumnKind):
-    """Values of a type that no feature reads."""
-
-    name, compares = "nested", False
+def _missing(c: Column) -> str:
+    return f"; {c.missing:.1%} missing".replace("%", " %") if c.missing else ""
 
 
 def sql_name(column: str) -> str:

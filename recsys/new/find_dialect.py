@@ -1,42 +1,35 @@
 """Find out how the lines of a text file are divided into values: format, separator, quote, comment, header."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
-from recsys.data.raw import slots
 from recsys.data.raw.dialect import SPACES
-from recsys.new import layouts
-from recsys.new.find_separator import STEADY, count_fields, quote_of, separator_of
-from recsys.new.known_names import KNOWN, plain, words
-from recsys.new.layouts import CsvLayout, OtherRows, TextLayout
+from recsys.new.known_names import KNOWN, words
+from recsys.new.layouts import EXCEL, CsvLayout, LibFmLayout, ListsLayout, OtherRows
+from recsys.new.separators import MAX_ROWS, STEADY, Table, table_of
 from recsys.new.value_marks import NULLS
 
-LINES = 400  # lines that a guess looks at
-FEWEST_ROWS = 3  # after a first line that is no row
+MIN_WIDTH = 3  # values of a row, from which a first line with another number of them is a title
+MIN_LENGTHS = 3  # different numbers of items on lines that are lists
 NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows may begin with
-HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
-HEADINGS = (
-    "lines such as {} hold a value of all lines below them; write it into each of these lines: "
-    "awk -F: '/:$/ {{v = $1; next}} {{print $0 \",\" v}}' FILES > rows.csv"
-)
-RECORDS = (
-    "records of several lines, each `name: value` ({}: ...); write one JSON object a record: "
-    "python -c \"import json,sys; [print(json.dumps(dict(l.split(': ', 1) for l in r.splitlines() if ': ' in l))) "
-    "for r in sys.stdin.read().split('\\n\\n') if r.strip()]\" < FILE > rows.jsonl"
-)
-LINE_FORMATS: dict[type[TextLayout], re.Pattern[str]] = {
-    layouts.LibFmLayout: re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$"),
-    layouts.SvmLightLayout: re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$"),
+LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
+HINTS = {  # lines that are no rows -> how to write them; the first line stands for {}
+    r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$": (
+        "its lines hold a label and number:value; write the YAML by hand, with source.format: svmlight"
+    ),
+    r"^(\S+[ ,;])?[\w.-]+:[^:\s]*([ ,;][\w.-]+:[^:\s]*)+\s*$": (
+        "its lines hold pairs slot:value; write one JSON object a line, with a key for each slot"
+    ),
+    r"^[A-Za-z][\w/ .-]{0,40}:( |$)": "lines such as {} are parts of a row; write all values of a row on one line",
 }
-SLOT = re.compile(r"^[A-Za-z0-9_.-]{1,60}:[^:]*$")
-MOST_TITLE = 20  # lines above or below a table
+HEADING = re.compile(r"^\w+: *$")  # 1: stands above the ratings of film 1
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
 
-def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> TextLayout:
-    """Return how a file is read, by its first lines without line ends.
+def dialect_of(text: str, encoding: str = "utf-8", header: bool | None = None) -> CsvLayout:
+    """Return how a file is read, by its first lines.
 
     Args:
         header: whether the first line names the columns; None to look at it.
@@ -44,32 +37,31 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     Raises:
         OtherRows: the rows have to be converted before they can be read.
     """
-    whole = layouts.without_excel([line for line in lines if line.strip()])
-    comment, lines = _comment(whole[:LINES])
+    first, _, rest = text.partition("\n")
+    comment, text = _comment(rest if EXCEL.fullmatch(first.rstrip("\r")) else text)
+    lines = [line for line in text.splitlines() if line.strip()][:MAX_ROWS]
+    layout = CsvLayout(encoding=encoding, comment=comment, first=lines[0].rstrip("\r") if lines else "")
     if not lines:
-        return CsvLayout(encoding=encoding)
-    problem = _several_lines(lines)
-    if problem is None and (other := _other_format(lines)) is not None:
-        return replace(other, encoding=encoding, comment=comment, first=lines[0])
-    uncommented = [line for line in whole if comment is None or not line.startswith(comment)]
-    if problem := problem or _title(uncommented):
-        raise OtherRows(problem)
-    layout = CsvLayout(encoding=encoding, comment=comment, first=lines[0])
-    lines = _without_title(layout, lines)
-    layout.quote = quote_of(lines)
-    separator_and_width = separator_of(lines, layout.quote)
-    if separator_and_width is None:
-        items = _lists(lines)
-        return layout if items is None else replace(items, encoding=encoding, comment=comment, first=lines[0])
-    layout.separator, layout.width = separator_and_width
-    if len(layout.separator) > 1:
+        return layout
+    if _share(LIBFM, lines) > STEADY:
+        [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
+        return LibFmLayout(header=False, columns=["label", *(f"field_{i}" for i in range(1, width))])
+    is_heading = HEADING.match(lines[0]) and not all(map(HEADING.match, lines))
+    for pattern, hint in HINTS.items():
+        if is_heading or (_share(re.compile(pattern), lines) > STEADY and not re.search(r"\d\d:\d\d", lines[0])):
+            hint = [*HINTS.values()][-1] if is_heading else hint
+            raise OtherRows(hint.format(lines[0].strip()[:40]))
+    table = table_of(text)
+    if not table.width:
+        return _lists(lines, layout) or layout
+    rows = _without_title(layout, table)
+    layout.separator, layout.quote, layout.width = table.separator, table.quote, table.width
+    layout.escape, layout.line_breaks = table.escape, table.line_breaks
+    if layout.separator == "\t" and '"' not in text:
         layout.quote = None
     if layout.separator not in (SPACES, " "):  # spaces may surround values
-        values = [v for line in lines[:100] for v in layout.fields(line)[1:]]
+        values = [v for row in rows[:100] for v in row[1:]]
         layout.strip = sum(v != v.strip() for v in values) > 0.02 * len(values)
-    if layout.separator == "\t" and not any('"' in line for line in lines):
-        layout.quote = None
-    rows = [layout.fields(line) for line in lines]
     # all lines end with a separator, and the first one does not name or fill the column after it
     ends = [row[-1] for row in rows[1:] if len(row) == layout.width]
     unfilled = len(rows[0]) < layout.width or not (rows[0][-1].strip() or any(map(_is_number, rows[0])))
@@ -81,134 +73,68 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     return layout
 
 
-def _several_lines(lines: Sequence[str]) -> str | None:
-    """Return how to write rows on a line each, if they are records of several lines, or have headings; None if not."""
-    names = [line.partition(": ")[0] if ": " in line else "" for line in lines]
-    different, period = set(names) - {""}, next((i for i, n in enumerate(names[1:], 1) if n == names[0]), 0)
-    repeat = period >= 2 and len(different) <= 2 * period and names.count(names[0]) >= FEWEST_ROWS  # in an order
-    are_names = all(re.fullmatch(r"[A-Za-z][\w/ .-]{0,40}", n) for n in different)
-    if repeat and are_names and sum(n != "" for n in names) > STEADY * len(names):
-        return RECORDS.format(names[0])
-    has_headings = HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines)
-    return HEADINGS.format(lines[0].strip()) if has_headings else None
+def _share(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
+    return sum(bool(pattern.match(line)) for line in lines) / len(lines)
 
 
-def _other_format(lines: Sequence[str]) -> TextLayout | None:
-    """Return the layout of lines that are not a table; None for a table."""
-    if all(line.lstrip().startswith("{") for line in lines):
-        return layouts.JsonLinesLayout()
-    if (in_slots := _slots(lines)) is not None:
-        return in_slots
-    for layout, pattern in LINE_FORMATS.items():
-        if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
-            return layout(separator=" ", width=len(lines[0].split()))
-    return None
+def _comment(text: str) -> tuple[str | None, str]:
+    """Return what comment lines begin with, and the text without them; a header that begins with # is not one."""
+    mark = next((m for m in ("#", "%", "//") if text.startswith(m)), None)
+    if mark is None:
+        return None, text
+    lines = text.splitlines(keepends=True)
+    table = table_of(text)
+    commented = [line for line in lines if line.startswith(mark)]
+    if len(commented) == len(lines) or (len(commented) == 1 and table.width > 1 and len(table.rows[0]) == table.width):
+        return None, text
+    return mark, "".join(line for line in lines if not line.startswith(mark))
 
 
-def _slots(lines: Sequence[str]) -> TextLayout | None:
-    """Return the layout of lines of slot:value, in which a slot occurs several times, or a label is a slot."""
-    if sum(":" in line for line in lines) <= STEADY * len(lines):
-        return None
-    for separator in (" ", ",", ";"):
-        leading, names = slots.slots(list(lines), separator)
-        rows = [slots.parts(line, separator)[leading:] for line in lines]
-        fits = sum(len(row) > 1 and all(SLOT.match(f) for f in row) for row in rows)
-        keys = [[f.partition(":")[0] for f in row] for row in rows]
-        often = [n for n in names if sum(n in row for row in keys) > len(lines) / 4]
-        repeated = any(len(set(row)) < len(row) for row in keys)
-        if fits > STEADY * len(lines) and (repeated or leading != 1) and len(often) > 1 and leading <= 5:
-            columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
-            reasons = {"columns": "the fields without a slot"} if leading > 1 else {}
-            width = leading + len(names)
-            return layouts.SlotsLayout(separator=separator, width=width, leading=columns, reasons=reasons)
-    return None
-
-
-def _lists(lines: Sequence[str]) -> TextLayout | None:
+def _lists(lines: Sequence[str], layout: CsvLayout) -> CsvLayout | None:
     """Return the layout of lines of different numbers of short words, which are lists of items; None for others."""
     for separator in (" ", "\t", ",", ";", "|"):
         parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
         tokens = [p for row in parts for p in row]
-        if sum(len(row) > 1 for row in parts) < 0.5 * len(lines):
+        if sum(len(row) > 1 for row in parts) < 0.5 * len(lines) or len({len(row) for row in parts}) < MIN_LENGTHS:
             continue
         ids = sum(bool(re.search(r"\d", p)) for p in tokens)
-        if ids <= 0.9 * len(tokens) or not all(re.fullmatch(r"[\w.:-]{1,40}", p) for p in tokens):
+        if ids <= 0.9 * len(tokens) or not all(re.fullmatch(r"[\w.-]{1,40}", p) for p in tokens):
             continue
+        if all(row[0] == str(len(row) - 1) for row in parts):
+            raise OtherRows("each line begins with the number of the values that follow; remove it: cut -d ' ' -f 2-")
         firsts, later = [row[0] for row in parts], {p for row in parts for p in row[1:]}
         count_up = all(f.isdecimal() for f in firsts) and all(int(a) < int(b) for a, b in pairwise(firsts))
-        by_user = len(set(firsts)) == len(firsts) and (count_up or not later & set(firsts))
-        columns = ["user", "item"] if by_user else ["item"]
-        why = "the first value of each line occurs once" if by_user else "first values occur in several lines: no user"
-        return layouts.ListsLayout(
-            separator=separator, width=len(columns), columns=columns, leading=columns, reasons={"columns": why}
+        if len(set(firsts)) < len(firsts) or (later & set(firsts) and not count_up):
+            raise OtherRows("its lines are lists of items, and do not begin with their user; write it before its items")
+        return ListsLayout(
+            separator=separator,
+            header=False,
+            columns=["user", "item"],
+            encoding=layout.encoding,
+            comment=layout.comment,
+            reasons={"columns": "the first value of each line occurs once"},
         )
     return None
 
 
-def _title(lines: Sequence[str]) -> str | None:
-    """Return how to remove the title above a table, as spreadsheets write it; None if no title stands there."""
-    middle = lines[len(lines) // 4 :][:LINES]
-    quote = quote_of(middle)
-    separator_and_width = separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
-    if separator_and_width is None or separator_and_width[1] < FEWEST_ROWS or len(separator_and_width[0]) > 1:
-        return None
-    separator, width = separator_and_width
-    table = CsvLayout(separator=separator, quote=quote)
-    ends = (*lines[: MOST_TITLE + 1], *lines[-MOST_TITLE:])
-    filled = [sum(bool(v.strip()) for v in table.fields(line)) for line in ends]
-    few = width // 3
-    first = next((i for i, n in enumerate(filled) if n > few), 0)
-    is_title = 0 < first <= MOST_TITLE and filled[first] >= STEADY * width
-    if not is_title or any(map(_is_number, lines[first].split(separator))):
-        return None
-    last = next(i for i, n in enumerate(reversed(filled)) if n > few)
-    if first == 1 and not last and count_fields(lines[0], separator, quote) != width:
-        return None  # `_without_title` says it
-    tail = f" | head -n -{last}" if last else ""
-    what = f", and its last {last} {'line is' if last == 1 else 'lines are'} a footer" if last else ""
-    hint = f"remove them: tail -n +{first + 1} FILE{tail} > rows.csv"
-    return f"its first {first} lines are a title{what}; {hint}"
+def _without_title(layout: CsvLayout, table: Table) -> list[list[str]]:
+    """Return the rows without a first line that has another number of values than all others.
 
-
-def _without_title(layout: TextLayout, lines: list[str]) -> list[str]:
-    """Return the rows without a first line that has another number of fields than all others.
-
-    If it begins with a character that no row begins with, it is a comment. Raises OtherRows otherwise.
+    If it begins with a character that no row begins with, it is a comment. Raises OtherRows for a title.
     """
-    first, rest = lines[0], lines[1:]
-    quote = quote_of(rest)
-    of_all = separator_of(lines, quote)
-    if of_all is not None and all(count_fields(line, of_all[0], quote) == of_all[1] for line in lines):
-        return lines
-    separator_and_width = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
-    if separator_and_width is None or separator_and_width[1] < 3:
-        return lines
-    separator, width = separator_and_width
-    count = count_fields(first, separator, quote)
-    if abs(count - width) <= 1 or any(count_fields(line, separator, quote) != width for line in rest):
-        return lines
-    mark = first[0]
-    is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in separator
-    if is_mark and layout.comment is None and not any(line.startswith(mark) for line in rest):
+    first, *rest = table.rows
+    filled = sum(bool(v.strip()) for v in first)
+    if table.width < MIN_WIDTH or table.separator in (" ", SPACES) or not rest:
+        return table.rows  # spaces also divide prose and lists of items
+    if abs(len(first) - table.width) <= 1 and filled > 1:
+        return table.rows
+    mark = layout.first[0]
+    is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in table.separator
+    if is_mark and layout.comment is None and not any(row[0].startswith(mark) for row in rest):
         layout.comment, layout.reasons["comment"] = mark, "the first line is no row of the table"
         return rest
-    if separator not in (" ", SPACES, ":"):  # these also divide prose and lists of items
-        has = f"its first line has {count} of the {width} fields of all other lines"
-        raise OtherRows(f"{has}; remove it, or put # before it")
-    return lines
-
-
-def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
-    """Return the text that comment lines begin with, and the other lines; a header that begins with # is not one."""
-    for mark in ("#", "%", "//"):
-        rest = [line for line in lines if not line.startswith(mark)]
-        if not rest or not lines[0].startswith(mark):
-            continue
-        found = separator_of(lines, None) if len(rest) == len(lines) - 1 else None
-        if found is not None and count_fields(lines[0], found[0], None) == found[1]:
-            return None, lines  # it has as many fields as the rows
-        return mark, rest
-    return None, lines
+    has = f"its first line fills {min(len(first), filled)} of the {table.width} values of other lines"
+    raise OtherRows(f"{has}; remove the lines above the names of the columns and those below the rows")
 
 
 def _is_number(text: str) -> bool:
@@ -218,20 +144,23 @@ def _is_number(text: str) -> bool:
 
 def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     """Return whether the first row names the columns, as it differs from those below it, and whether that is sure."""
+    first = [v.strip() for v in rows[0]] if rows else []
+    known = sum(bool(set(words(v)) & KNOWN) for v in first)
+    has_numbers = any(map(_is_number, first))
     if len(rows) < 2:
-        half = bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
-        return half and not any(map(_is_number, rows[0])), True
-    first = [v.strip() for v in rows[0]]
+        return bool(first) and not has_numbers, True  # the names of a file without rows
     below = [[v.strip() for v in r] for r in rows[1:]]
     columns = [[r[i] for r in below if i < len(r) and r[i] and r[i] not in NULLS] for i in range(len(first))]
-    if any(map(_is_number, first)):
-        return _names_and_numbers(first, columns)
+    if has_numbers:  # pandas names columns without names 0, 1, 2, ...
+        names = [v for v in first if v]
+        is_count = names == [str(i) for i in range(len(names))] and len(first) > MIN_WIDTH
+        may_name = known > 0 and len(set(names)) == len(names) and "" not in first
+        return is_count or may_name, is_count or not may_name
     blank = sum(not v or v in NULLS for v in first)
     # text above numbers alone names them, also where several other columns have no name
-    above = any(v and below and all(map(_is_number, below)) for v, below in zip(first, columns, strict=True))
-    if blank > max(1, len(first) // 20) and not (above and blank == first.count("")):
-        return False, True
-    if sum(len(v) > 80 for v in first) * 2 >= len(first):
+    above = any(v and values and all(map(_is_number, values)) for v, values in zip(first, columns, strict=True))
+    too_long = sum(len(v) > 80 for v in first) * 2 >= len(first)
+    if too_long or (blank > max(1, len(first) // 20) and not (above and blank == first.count(""))):
         return False, True
     for_, against = 0, 0
     for name, column in zip(first, columns, strict=True):
@@ -243,28 +172,8 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
             against += 2
         elif len(set(column)) * 2 <= len(column) or len({len(v) for v in column}) == 1:
             for_ += 1
-    known = sum(bool(set(words(v)) & KNOWN) for v in first)
     is_header = for_ + known > against and (for_ > 0 or known * 2 >= len(first))
     return is_header, abs(for_ + known - against) > 1 or (known > 0) == is_header
-
-
-def _names_and_numbers(first: Sequence[str], columns: Sequence[Sequence[str]]) -> tuple[bool, bool]:
-    """Return whether a first row with numbers is a header, and whether that is sure.
-
-    pandas names columns without names 0, 1, 2, ...; a table may also have columns that are named by the ids of
-    features, such as click,purchase,101,121. Its names stand above numbers.
-    """
-    given = [v for v in first if v]
-    if given == [str(i) for i in range(len(given))] and len(first) > 3:
-        return True, True
-    named = [(v, below) for v, below in zip(first, columns, strict=True) if v and not _is_number(v) and v not in NULLS]
-    above = sum(bool(below) and all(map(_is_number, below)) for _, below in named)
-    known = sum(bool(set(words(v)) & KNOWN) for v, _ in named)
-    numbers = [v for v in first if _is_number(v)]
-    distinct = len(set(numbers)) == len(numbers)
-    unlike = all(v not in below for v, below in named)
-    is_header = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above > 0) or above > 1)
-    return is_header, is_header or not (above and distinct)
 
 
 def _shape(value: str) -> str:
@@ -273,7 +182,7 @@ def _shape(value: str) -> str:
     return shape if "9" in shape else value
 
 
-def _name_columns(layout: TextLayout, first: Sequence[str]) -> None:
+def _name_columns(layout: CsvLayout, first: Sequence[str]) -> None:
     """Name the columns by the header; give names to those that it lacks, and to all if there is no header."""
     if not layout.header:
         layout.columns = [f"column_{i}" for i in range(1, layout.width + 1)]

@@ -3,7 +3,7 @@
 import glob
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -23,7 +23,7 @@ ROLES = {  # words in a file's name that name its split; the first ones also as 
     "validation": (*("valid", "验证", "validacion", "validacao", "validierung"), "val", "vali", "dev", "validation"),
     "test": (*("test", "测试", "prueba", "teste", "holdout"), "te", "tst", "testing", "eval"),
 }
-WITHIN = 5  # of the words of a split, those that a word may begin with
+STARTS = 5  # of the words of a split, those that a word may begin with
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,12 @@ def _named_split(name: str) -> str | None:
     words = "".join(c if c.isalpha() else " " for c in ascii_letters(name)).split()
     splits = {split for split, names in ROLES.items() if set(words) & set(names)}
     if not splits:
-        splits = {s for s, names in ROLES.items() if any(word.startswith(names[:WITHIN]) for word in words)}
+        splits = {s for s, names in ROLES.items() if any(word.startswith(names[:STARTS]) for word in words)}
     return splits.pop() if len(splits) == 1 else None
 
 
-def globs_for(root: Path, files: Sequence[Path], empty: Collection[Path] = ()) -> list[str]:
-    """Return a glob under `root` that matches these files alone, or the paths of the files if no glob does.
-
-    empty: files that it may match, too
-    """
+def globs_for(root: Path, files: Sequence[Path]) -> list[str]:
+    """Return a glob under `root` that matches these files alone, or the paths of the files if no glob does."""
     if len(files) > 1:
         relative = [os.path.relpath(f, root) for f in files]
         suffixes = [Path(r).suffixes for r in relative]  # they may share .csv or .csv.gz
@@ -122,6 +119,6 @@ def globs_for(root: Path, files: Sequence[Path], empty: Collection[Path] = ()) -
             if pattern.startswith("/"):
                 continue
             matched = {p for p in root.glob(pattern) if p.is_file() and is_data(p.relative_to(root).parts)}
-            if matched - set(empty) == set(files):
+            if matched == set(files):
                 return [pattern]
     return [glob.escape(os.path.relpath(f, root)) for f in files]

@@ -1,76 +1,67 @@
-"""Find the columns that give the label away, because they are known only after it."""
+"""Find the columns that are known only after the label: by one rule about their values, and by their names."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column
-from recsys.new.find_kinds import MANY, column_of, watched
-from recsys.new.known_names import NAMES, has_word
-from recsys.new.label import LabelGuess, label_of
-from recsys.new.sides import Side
+from recsys.new.column_kinds import Column, UniqueKind
+from recsys.new.find_files import ROLES
+from recsys.new.known_names import NAMES, has_word, plain, rank_of
+from recsys.new.label import MAX_GRADES, LabelGuess, are_answers
+from recsys.new.roles import determines
 from recsys.new.statistics import counts_of, mean
-from recsys.new.value_marks import Marks
-from recsys.new.yaml_text import flow
 
-LEAK = 0.99  # AUC of a single column from which it gives the label away
-SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
-SUSPECT_DURATION = 0.7  # the same, of how long something took: what is predicted, or a property of an item
-FEWEST = 20  # rows of each class for which an AUC means anything, and rows with a value that implies the label
-MOST_USUAL = 0.6  # share of positive rows, above which a value with positive rows alone says little
-FEW_POSITIVE = 1 / 3  # share of positive rows up to which one of many values may imply the label
-CHANCE = 1e-6  # probability that all rows of a value are positive by chance, below which the value implies the label
-DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which it is a question
+MIN_LEAK = 0.99  # AUC of a single column from which it gives the label away
+MIN_SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
+MIN_ROWS = 20  # of each class for which an AUC means anything, and with a value that implies the label
+MAX_CHANCE = 1e-6  # probability that all rows of a value are alike by chance, below which the value implies the label
+MAX_KINDS = 5  # different values of a column that names splits
 AFTERWARDS = "known only afterwards?"
-KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
 
 
-def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns that give the label away on their own: almost perfectly, or by a value that implies it."""
-    y = label.values
-    if label.classes:
-        return _leaks_of_classes(columns, label)
-    if not label.is_binary or _is_rare(y):
-        return {}
-    columns = list(columns)
-    for c in [c for c in columns if c.kind.is_list and not c.role and c is not label.column]:
-        # whether a row's list has a value may tell the label, too
-        is_list = c.values.dtype.is_nested()
-        given = c.values.list.drop_nulls().list.len().fill_null(0) > 0 if is_list else c.values.is_not_null()
-        columns.append(column_of(given.alias(c.name), Marks()))
-    picked = _picked(y, len(columns))
-    truth, reasons = y.filter(picked), dict[str, str]()
-    for c in watched("comparing with the label", comparable(columns, label)):
-        auc = 0.0
-        if c.kind.is_number and c.numbers is not None and not c.missing:
-            by_value = _auc(c.numbers.filter(picked), truth)
-            auc = max(by_value, 1 - by_value)
-        if auc < LEAK and (not c.kind.is_number or len(columns) <= MANY):  # the order of numbers takes less time
-            auc = auc_of_means(c.kind.groups(c).filter(picked), truth)
-        if auc >= LEAK:
-            reasons[c.name] = KNOWN_AFTERWARDS
-        elif (what := implies(c, y)) is not None:
-            reasons[c.name] = f"{what} implies the label: {AFTERWARDS}{as_second_label(c, label)}"
-        elif (what := _excludes(c, y)) is not None:
-            hint = as_second_label(c, label, is_first=True) if what.startswith("the value") else ""
-            reasons[c.name] = f"no row with {what} is positive: {AFTERWARDS}{hint}"
-    return reasons
+def leaks(columns: Sequence[Column], label: LabelGuess) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the columns that give the label away, and those of which it is a question, each with the reason.
+
+    The rule: a column alone orders the rows as the label does (its AUC is 0.99 or more), or has a value, or lacks one,
+    in rows of one kind only. An AUC of 0.93 or more, and rows that may be few by chance, are a question.
+    """
+    y, found, doubts = _binary(label), dict[str, str](), dict[str, str]()
+    is_rare = min(mean(y), 1 - mean(y)) * y.drop_nulls().len() < MIN_ROWS
+    step = max(y.len() * len(columns) // 4_000_000, 1)
+    picked = y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
+    comparable = [c for c in columns if c is not label.column and c.kind.compares and not c.values.dtype.is_nested()]
+    for c in comparable:
+        auc = 0.0 if is_rare else _auc_of(c, y, picked)
+        what, is_sure = _one_sided(c, y)
+        if auc >= MIN_LEAK and (label.is_binary or label.classes):
+            found[c.name] = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
+        elif what and is_sure and not is_rare:
+            found[c.name] = f"{what}: {AFTERWARDS}"
+        elif what and not is_sure and not c.role:
+            doubts[c.name] = what
+        elif auc >= MIN_SUSPECT and not c.role and not c.kind.is_id:
+            doubts[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
+    return found, doubts
 
 
-def _is_rare(y: pl.Series) -> bool:
-    """Return True if one of the classes has too few rows for an AUC."""
-    return min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST
+def doubtful_names(columns: Sequence[Column], label: LabelGuess, tested: Collection[str]) -> dict[str, str]:
+    """Return the columns that may follow the label by their names, or as properties of neither user nor item, and why.
 
-
-def _picked(y: pl.Series, columns: int) -> pl.Series:
-    """Return a mask of the rows to compare with the columns: all with a label, or every n-th of many."""
-    step = max(y.len() * columns // 4_000_000, 1)
-    return y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
-
-
-def comparable(columns: Sequence[Column], label: LabelGuess) -> list[Column]:
-    """Return the columns whose values can be compared with the label."""
-    return [c for c in columns if c is not label.column and c.kind.compares and not c.values.dtype.is_nested()]
+    Args:
+        tested: the columns that a file of test rows has, which are known before.
+    """
+    keys, doubts = [c for c in columns if c.role in ("user", "item")], dict[str, str]()
+    free = [c for c in columns if c is not label.column and not c.role and c.name not in tested]
+    for c in (c for c in free if c.kind.compares and (c.time is not None or not isinstance(c.kind, UniqueKind))):
+        unlikely = c.is_partition or c.name.startswith("column_") or c.name[-1:].isdigit()
+        takes = c.numbers is not None and has_word(c.name, NAMES.durations)
+        may_follow = takes or (c.distinct == 2 and are_answers(c) and not has_word(c.name, NAMES.context))
+        is_named = _is_named_later(c, label)
+        if not is_named and (unlikely or not may_follow or not keys):
+            continue
+        if not any(determines(key, c) for key in keys):
+            doubts[c.name] = "by its name" if is_named else "neither the user nor the item has always the same value"
+    return doubts
 
 
 def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str]:
@@ -84,172 +75,85 @@ def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str
             continue
         others = c.time.moments.dt.truncate("1d") if is_day else c.time.moments
         are_later = (others > moments).drop_nulls()
-        if are_later.len() >= FEWEST and mean(are_later) >= 0.9:
+        if are_later.len() >= MIN_ROWS and mean(are_later) >= 0.9:
             later[c.name] = f"it is later than {time.name}: {AFTERWARDS}"
     return later
 
 
-def doubtful(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns that may give the label away, and why this is a question.
+def names_splits(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns whose values are names of splits, such as train and test."""
+    few = [c for c in columns if not c.role and c.values.dtype == pl.String and 2 <= c.distinct <= MAX_KINDS]
+    known = {word for names in ROLES.values() for word in names} | {"prior"}
+    return [c for c in few if {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= known]
 
-    They have a value whose few rows are all positive, by chance or because the label is known, or they alone order the
-    rows nearly as the label does.
+
+def outcome_form(name: str) -> str:
+    """Return the words of a name without a unit of time."""
+    return plain(name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
+
+
+def _binary(label: LabelGuess) -> pl.Series:
+    """Return a label of 0 and 1: of classes, whether it is the most frequent one; of numbers, a half of the rows."""
+    y = label.values
+    if label.is_binary:
+        return y
+    if label.classes:
+        return (y == y.drop_nulls().mode().sort()[0]).cast(pl.Float64)
+    return (y > y.median()).cast(pl.Float64)
+
+
+def _one_sided(c: Column, y: pl.Series) -> tuple[str, bool]:
+    """Return which rows of a column are all positive, or all negative and most negative ones, and whether it is sure.
+
+    The rows with a value and without one, with the usual value of a column and with others, are looked at.
     """
-    if not label.is_binary:
-        return {}
-    y, doubts = label.values, dict[str, str]()
-    free = [c for c in columns if c is not label.column and not c.role]
-    two_valued = [c for c in free if c.distinct == 2 or c.missing >= 1 - MOST_USUAL]
-    for c in (c for c in two_valued if c.kind.is_single):
-        usual = None if c.missing >= 1 - MOST_USUAL else counts_of(c.values)["value"][0]
-        rows = c.values.is_not_null() if usual is None else (c.values != usual).fill_null(value=False)
-        labels = y.filter(rows).drop_nulls()
-        if labels.len() > 1 and mean(labels) == 1 and len(two_valued) * mean(y) ** labels.len() < DOUBTFUL:
-            what = "a value" if usual is None else f"another value than {usual}"
-            doubts[c.name] = f"all {labels.len()} rows with {what} are positive"
-    if _is_rare(y):
-        return doubts
-    picked = _picked(y, len(columns))
-    for c in comparable([c for c in free if c.kind.is_feature and not c.kind.is_id], label):
-        auc = auc_of_means(c.kind.groups(c).filter(picked), y.filter(picked))
-        if (SUSPECT_DURATION if has_word(c.name, NAMES.durations) else SUSPECT) <= auc < LEAK:
-            doubts[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
-    return doubts
-
-
-def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: LabelGuess) -> dict[str, str]:
-    """Return the columns of side tables that hold the mean label of their key, as an average of ratings does.
-
-    Such a mean counts the test rows as well.
-    """
-    y = label.column.numbers if label.column.numbers is not None else label.values
-    by_name, reasons = {c.name: c for c in columns}, dict[str, str]()
-    for side in sides:
-        if side.keys is None:
-            continue
-        key = by_name[side.key].values.cast(pl.String)
-        groups = pl.DataFrame({"key": key, "y": y}).drop_nulls().group_by("key").agg(pl.len(), pl.col("y").mean())
-        groups = groups.filter(pl.col("len") >= 3)
-        for c in side.columns:
-            if not c.kind.is_number or c.numbers is None:
-                continue
-            of_side = pl.DataFrame({"key": side.keys.cast(pl.String), "x": c.numbers})
-            both = groups.join(of_side, on="key").drop_nulls()
-            near = both.select(pl.corr("x", "y")).item() if both.height >= FEWEST else None
-            named = has_word(c.name, NAMES.averages) and has_word(c.name, NAMES.ratings)
-            if named or (near is not None and abs(near) >= 0.9):
-                what = f"it is the mean {label.column.name} of a {side.key}, also over test rows"
-                reasons[c.name] = f"{what}: {AFTERWARDS}"
-    return reasons
-
-
-def _leaks_of_classes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns whose values are missing in (almost) all rows of one class and in no others, and copies."""
-    y, reasons = label.values, dict[str, str]()
-    for c in comparable(columns, label):
-        if min(c.rows, y.len() - c.rows) >= FEWEST:
-            missing = c.values.is_null()
-            usual = y.filter(missing).drop_nulls().mode()
-            if usual.len() and mean((missing == (y == usual[0])).drop_nulls()) >= LEAK:
-                reasons[c.name] = f"it is missing exactly if the label is {label.classes[int(usual[0])]}: {AFTERWARDS}"
-        elif c.kind.is_code and len(label.classes) <= c.distinct <= 2 * len(label.classes):
-            groups = pl.DataFrame({"x": c.values, "y": y}).drop_nulls().group_by("x", "y").len()
-            best = int(groups.group_by("x").agg(pl.col("len").max())["len"].sum())
-            if best / max(int(groups["len"].sum()), 1) >= LEAK:
-                reasons[c.name] = KNOWN_AFTERWARDS
-    return reasons
-
-
-def _excludes(c: Column, y: pl.Series) -> str | None:
-    """Return the values of a column that most negative rows and no positive row have; None if no values are such.
-
-    Such a column is a step before the label, as a click is before a purchase.
-    """
-    base, negatives = mean(y), float((1 - y).sum() or 0)
-    if base > MOST_USUAL:
-        return None
-    counts = counts_of(c.values)
-    groups = [("a value", c.values.is_not_null()), ("a missing value", c.values.is_null())] if c.missing else []
-    if c.kind.is_single and counts.height and counts["count"][0] >= c.rows / 2:
+    base, counts = mean(y), counts_of(c.values)
+    if base in (0, 1) or not counts.height:
+        return "", False
+    sides = [("a value", c.values.is_not_null()), ("no value", c.values.is_null())] if c.missing else []
+    if c.kind.is_single and counts["count"][0] >= c.rows / 2 and counts.height > 1:
         usual = counts["value"][0]
-        unusual = f"the value {counts['value'][1]}" if counts.height == 2 else f"a value other than {usual}"
-        groups.append((f"the value {usual}", (c.values == usual).fill_null(value=False)))
-        groups.append((unusual, (c.values != usual).fill_null(value=False)))
-    for what, rows in groups:
+        is_usual = (c.values == usual).fill_null(value=False)
+        sides += [(f"the value {usual}", is_usual), (f"another value than {usual}", ~is_usual & c.values.is_not_null())]
+    for what, rows in sides:
         labels = y.filter(rows).drop_nulls()
-        written = what == "a value" and c.missing >= 1 - MOST_USUAL  # such as the reason of a refusal
-        share = 0 if written else 0.5 if base <= FEW_POSITIVE else 0.9
-        if labels.len() >= max(FEWEST, share * negatives) and not labels.sum() and (1 - base) ** labels.len() < CHANCE:
-            return what
-    return None
+        if labels.len() < 2 or 0 < mean(labels) < 1:
+            continue
+        is_positive = mean(labels) == 1
+        chance = (base if is_positive else 1 - base) ** labels.len()
+        if not is_positive and labels.len() < 0.5 * (1 - base) * y.len():
+            continue
+        if chance < MAX_CHANCE and labels.len() >= MIN_ROWS:
+            return f"all {labels.len():,} rows with {what} are {'positive' if is_positive else 'negative'}", True
+        if is_positive and chance < 0.05 and c.distinct <= MAX_KINDS:
+            return f"all {labels.len():,} rows with {what} are positive", False
+    return "", False
 
 
-def implies(c: Column, y: pl.Series) -> str | None:
-    """Return the values of a column that only positive rows have, in a few words; None if no values are such.
-
-    Such values are the other value of two, a value other than the usual one, a value that is not missing, and one of
-    few values that makes a good part of the positive rows.
-    """
-    base, positives, counts = mean(y), float(y.sum() or 0), counts_of(c.values)
-    if base > MOST_USUAL or not counts.height:
-        return None
-
-    def groups() -> Iterator[tuple[str, pl.Series, float]]:
-        if (
-            c.kind.is_code
-            and not c.kind.is_id
-            and (counts.height == 2 or (counts.height <= 20 and base <= FEW_POSITIVE))
-        ):
-            for v in reversed(counts["value"].to_list()):
-                yield f"the value {v}", c.values == v, 0.0 if counts.height == 2 else 0.2
-        if c.kind.is_single and counts["count"][0] >= c.rows / 2:
-            usual = counts["value"][0]
-            yield f"a value other than {usual}", c.values != usual, 0.0
-        if c.missing >= 1 - MOST_USUAL:
-            yield "a value that is not missing", c.values.is_not_null(), 0.0
-
-    for what, rows, share in groups():
-        labels = y.filter(rows.fill_null(value=False)).drop_nulls()
-        if labels.len() >= max(FEWEST, share * positives) and mean(labels) == 1 and base ** labels.len() < CHANCE:
-            return what
-    return None
+def _is_named_later(c: Column, label: LabelGuess) -> bool:
+    """Return whether a name is that of another outcome, of a count or a time of it, of a rating or of what is said."""
+    form, is_number, parent = outcome_form(c.name), c.numbers is not None, label.column.name.rpartition(".")[0]
+    counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count").removesuffix("s")
+    stem = label.column.name.rpartition("_")[0]  # as review_taste beside review_overall
+    is_part = stem not in ("", "column") and c.name.startswith(f"{stem}_") and label.column.distinct > 2
+    is_beside = parent != "" and c.name.startswith(f"{parent}.")  # as outcome.seen beside outcome.clicked
+    if has_word(c.name, (*NAMES.after, *NAMES.weights)) or form in NAMES.spent or is_part or is_beside:
+        return True
+    if not is_number:
+        return form in NAMES.outcomes and c.distinct == 2
+    names_outcome = {form, counted} & {*NAMES.outcomes} and c.distinct <= MAX_GRADES
+    return bool(names_outcome) or rank_of(c.name, NAMES.ratings) is not None or has_word(c.name, NAMES.watched)
 
 
-def as_second_label(c: Column, label: LabelGuess, *, is_first: bool = False) -> str:
-    """Return the hint to learn a column of two values as a label, too, or nothing if it makes no label.
-
-    is_first: the label needs the column, as a purchase needs a click; also found if (almost) all positive rows have it
-    """
-    other = label_of(c) if c.distinct == 2 else None
-    if other is None or not other.is_binary:
-        return ""
-
-    def needs(one: LabelGuess, needed: LabelGuess) -> bool:
-        return label.is_binary and mean(needed.values.filter(one.values == 1).drop_nulls() == 1) > 0.99
-
-    names = {id(label): label.column.name, id(other): c.name}
-    first, second = (other, label) if is_first or needs(label, other) else (label, other)
-    settings = {names[id(x)]: {k: v for k, v in x.settings.items() if k != "column"} for x in (first, second)}
-    if is_first or needs(second, first):
-        settings[names[id(second)]]["only_if"] = names[id(first)]
-    return f" To learn both, write labels: {flow(settings)}"
-
-
-def auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
-    """Return the AUC on one half of the rows of the mean label by group on the other half."""
-    frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
+def _auc_of(c: Column, y: pl.Series, picked: pl.Series) -> float:
+    """Return the AUC of a column alone: of the mean label by group, as on the other half of the rows."""
+    truth = y.filter(picked)
+    frame = pl.DataFrame({"code": c.kind.groups(c).filter(picked), "y": truth}).with_row_index("i")
     base = mean(truth)
     fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
     means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))
     scored = held_out.join(means, on="code", how="left", nulls_equal=True, maintain_order="left")
-    return _auc(scored["p"].fill_null(base), scored["y"])
-
-
-def _auc(scores: pl.Series, truth: pl.Series) -> float:
-    """Return the probability that a positive row has a higher score than a negative one; 0.5 without one of them."""
-    positives = float(truth.sum())
-    negatives = truth.len() - positives
-    if not positives or not negatives:
-        return 0.5
-    ranks = float((scores.rank("average") * truth).sum())
-    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)
+    positives = float(scored["y"].sum())
+    negatives = scored.height - positives
+    ranks = float((scored["p"].fill_null(base).rank("average") * scored["y"]).sum())
+    return (ranks - positives * (positives + 1) / 2) / (positives * negatives) if positives and negatives else 0.5

@@ -17,7 +17,7 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
     """
     features, names = Features(), set[str]()
     for c in columns:
-        if c.role in ("label", "weight", "group"):
+        if c.role == "label":
             continue
         if c.name in leaks:
             features.left_out.append((c.name, leaks[c.name]))

@@ -3,78 +3,51 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
-from recsys.new import proposal as splits
 from recsys.new.choose_label import choose
 from recsys.new.column_kinds import Column, IdKind, sql_name
-from recsys.new.label import BinaryGuess
-from recsys.new.proposal import Proposal, Split
+from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
-from recsys.new.roles import copies
-from recsys.new.statistics import counts_of, mean
+from recsys.new.splits import Split, split_by_files
+from recsys.new.statistics import quantile
 
-SPARSE = 0.5  # share of the users or of the items that are rare in a very sparse log
-KEPT = 0.95  # share of the rows that the length of lists keeps
-REPEATED, SOME_REPEATED = 0.1, 0.01  # share of the rows with an item that the user had before
-CORE = 5  # rows of each user and item in most published data sets
-MOST_LENGTH = 200  # of lists: the time of attention grows with its square
+MIN_KEPT = 0.95  # share of the rows whose users have lists of no more rows
+MIN_REPEATED = 0.1  # share of the rows with an item that the user had before, from which it may come again
+MAX_LENGTH = 200  # of lists: the time of attention grows with its square
 
 
 def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     """Fill in groups, sequences, items, features and split of data without a label: users and the items they chose."""
-    by_name = {c.name: c for c in p.columns}
-    user = p.roles.user or by_name.get("user") or by_name["list"]
-    item, time = p.roles.item or by_name["item"], p.roles.time
+    user, item, time = p.roles.user, p.roles.item, p.roles.time
+    assert user is not None and item is not None
     p.group = {"by": user.name}
     if time is not None:
         p.group["order"] = p.time_column(time)
         p.leave_out_without([time], "a time")
     p.leave_out_without((user, item))
-    longest = _length_that_keeps(KEPT, counts_of(user.values)["count"])
-    p.max_length = min(max(longest, 10), MOST_LENGTH)
-    p.reasons["sequences"] = f"lists of {longest} keep {KEPT:.0%} of the sample's rows"
+    longest = int(quantile(pl.DataFrame({"user": user.values}).select(pl.len().over("user")).to_series(), MIN_KEPT))
+    p.max_length = min(max(longest, 10), MAX_LENGTH)
+    p.reasons["sequences"] = f"{MIN_KEPT:.0%} of the rows are those of users with at most {longest}"
     share = _repeated(user.values, item.values)
-    p.repeats = share >= REPEATED
-    if share >= SOME_REPEATED:
+    p.repeats = share >= MIN_REPEATED
+    if share >= MIN_REPEATED / 10:
         known = "lists have items of the history, as metrics" if p.repeats else "lists leave such items out, as metrics"
         what = f"{share:.0%} of a user's rows after the first have an item that the user had before"
         p.reasons["group"] = f"{what}; protocol.filter_history={str(not p.repeats).lower()}: {known}"
     p.split = Split({"by": "leave_one_out"}, "each user's last item is a test row, the one before it a validation row")
-    if user.name == "list":  # the reader adds this column
-        p.split = splits.by_groups("list", "whole lines are held out; the column `list` identifies them")
-        p.columns = [c for c in p.columns if c is not user]
-    p.split = splits.by_files(Path(p.root), files) or p.split
+    p.split = split_by_files(Path(p.root), files) or p.split
     item.kind, item.role = item.kind if item.kind.is_code else IdKind(item.reason), "item"
     derived = p.features.derive
     p.features = features_of([item], {}, typed=p.typed)
-    p.features.derive = derived
-    p.items = next((s for s in p.sides if s.key == item.name and s.items()), None)
-    if user.name != "list" and p.rows < 1.01 * user.values.len():  # the sample is the log, so that rare is rare
-        p.k_core = {user.name: CORE, p.features.sparse[0].name: CORE}
-        p.reasons["k_core"] = _why_core(pl.DataFrame({"user": user.values, "item": item.values}))
-    other_names = copies(p.columns)
+    p.features.derive |= derived
     used = {item.name, user.name, time.name if time else ""}
-    fixed = []  # properties of the user: categories that are the same in all rows of a user
-    for c in (c for c in p.columns if c.name not in used and c.name not in other_names and c.kind.is_code):
-        frame = pl.DataFrame({"user": user.values, "x": c.values})
-        several = frame.group_by("user").agg(pl.col("x").n_unique().alias("n"), pl.len()).filter(pl.col("len") > 1)
-        if several.height > 10 and several["n"].max() == 1:
-            fixed.append(c)
-    users = [s for s in p.sides if s.key == user.name and s.features().sparse]
-    if users:
-        p.source["joins"] = [s.join() for s in users]
-    for f in features_of([*fixed, *(c for s in users for c in s.columns)], {}, typed=p.typed).sparse:
-        f.settings["per"] = "group"
-        p.features.sparse.append(f)
-    others = [c for c in p.columns if c.name not in used and c not in fixed]
+    others = [c for c in p.columns if c.name not in used]
     chosen = _chosen(others)
     for c in others:
         why = "models of sequences read items; its value is not known before the item"
         own = c.reason if c.kind.says_nothing or c.kind.is_row_id else why
-        p.features.left_out.append((c.name, other_names.get(c.name) or chosen.get(c.name) or own))
-    p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
+        p.features.left_out.append((c.name, chosen.get(c.name) or own))
 
 
 def _repeated(user: pl.Series, item: pl.Series) -> float:
@@ -87,34 +60,10 @@ def _repeated(user: pl.Series, item: pl.Series) -> float:
 def _chosen(columns: Sequence[Column]) -> dict[str, str]:
     """Return a line for the column that says which items users chose, if one does: all rows are taken for choices."""
     label = choose(columns, "auto", retrieval=True)
-    if not isinstance(label, BinaryGuess) or label.doubt or label.undecided:
+    if label is None or not label.is_binary or label.doubt or label.undecided:
         return {}
     c, name = label.column, sql_name(label.column.name)
-    positive = ", ".join("'" + v.replace("'", "''") + "'" for v in label.positive)
-    least = 1 if label.at_least is None else label.at_least
-    sql = f"{name} IN ({positive})" if positive else f"CAST({name} AS DOUBLE) >= {least:g}"
+    positive = ", ".join("'" + v.replace("'", "''") + "'" for v in label.settings.get("positive", []))
+    sql = f"{name} IN ({positive})" if positive else f"CAST({name} AS DOUBLE) >= {label.settings.get('at_least', 1):g}"
     sql = name if c.values.dtype == pl.Boolean else sql
     return {c.name: f"{label.what}, and the others count as interactions, too, unless you add: where: {sql}"}
-
-
-def _why_core(rows: pl.DataFrame) -> str:
-    """Return why to leave out rare users and items; "" if most are frequent, or if too few rows would be left."""
-    rare = {n: mean(counts_of(rows[n])["count"] < CORE) for n in rows.columns}
-    left, before = rows, -1
-    while before != left.height:
-        before = left.height
-        left = left.filter(*(pl.len().over(n) >= CORE for n in rows.columns))
-    if max(rare.values()) < SPARSE or left["item"].n_unique() < 10 * CORE:
-        return ""
-    return (
-        f"{rare['user']:.0%} of the users and {rare['item']:.0%} of the items have fewer than {CORE} rows. Published "
-        f"results leave them out, which keeps {left.height / rows.height:.0%} of the rows; to compare with them, write:"
-    )
-
-
-def _length_that_keeps(share: float, rows_of_user: pl.Series) -> int:
-    """Return the length of lists that keeps this share of all rows, given the number of rows of each user."""
-    counts = rows_of_user.sort().to_numpy()
-    users = np.arange(len(counts), 0, -1)  # that have as many rows as this one, or more
-    kept = np.cumsum(counts) - counts + users * counts  # if lists are as long as this user's
-    return int(counts[np.searchsorted(kept, share * kept[-1])]) if len(counts) else 0

@@ -8,11 +8,6 @@ from dataclasses import dataclass
 MARK = "# OPEN QUESTION"  # in the first line of a YAML file that another answer may replace
 
 
-def typed(key: str, value: str) -> str:
-    """Return KEY=VALUE as a word of the shell; recsys.new quotes values for Hydra itself."""
-    return shlex.quote(f"{key}={value}") if not value.isidentifier() else f"{key}={value}"
-
-
 @dataclass(frozen=True)
 class Answers:
     """The user's answers about the data: names of columns, None for no such column, or auto."""
@@ -38,8 +33,14 @@ class Question:
     text: str  # what is not certain, and why
     guess: str  # what the YAML takes
     answers: tuple[str, ...] = ()  # what to type, the likeliest first
+    key: str = "yaml"  # what it is about: the key of the answer, or yaml if the YAML is to be corrected
 
     def lines(self) -> tuple[str, ...]:
         """Return the question, what is taken, and what to type."""
         hint = f"answer by {' or '.join(self.answers)}" if self.answers else "correct the YAML"
         return (self.text, f"taken for now: {self.guess}; {hint}, or take all guesses by yes=true")
+
+
+def typed(key: str, value: str) -> str:
+    """Return KEY=VALUE as a word of the shell; recsys.new quotes values for Hydra itself."""
+    return shlex.quote(f"{key}={value}") if not value.isidentifier() else f"{key}={value}"

@@ -37,8 +37,3 @@ def is_skewed(x: pl.Series) -> bool:
 def counts_of(x: pl.Series) -> pl.DataFrame:
     """Return the different values in the column `value`, the most frequent first, and their numbers in `count`."""
     return x.drop_nulls().alias("value").value_counts(sort=True)
-
-
-def runs_of(x: pl.Series) -> int:
-    """Return the number of runs of equal values."""
-    return int((x != x.shift()).sum() or 0) + 1

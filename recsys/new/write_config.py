@@ -7,113 +7,17 @@ from collections import Counter
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-
-from rich.markup import escape
-from rich.table import Table
+from string import Template
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.config.compose import conf_dir
-from recsys.new import skeletons
-from recsys.new.column_kinds import Feature
-from recsys.new.proposal import Proposal
+from recsys.new.document import document, table
 from recsys.new.questions import MARK, Answers
-from recsys.new.yaml_text import comment, entry, flow, mapping
 
-
-def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
-    """Return the text of conf/data/NAME.yaml. is_open: the user has to answer the questions"""
-    kind = "Interactions of users with items, for retrieval models" if p.retrieves else "Rows with a label"
-    written = "Written by recsys.new: comments give the reasons of its guesses; check them."
-    lines = [f"# {p.command(name)}", *comment(f"{kind}; about {p.rows:,} rows. {written}")]
-    for question in p.questions:
-        text, *more = question.lines()
-        texts = [f"{MARK.removeprefix('# ')}: {text}", *more] if is_open else [f"{text}; guessed: {question.guess}"]
-        lines = [*(line for t in texts for line in comment(t)), *lines]
-    root = entry("root", p.root, "" if p.root.startswith("/") else "relative to the folder where you run recsys")
-    lines += [f"name: {name}", *root, *_source(p)]
-    lines += mapping("derive", [(k, v, "") for k, v in p.features.derive.items()])
-    if p.where:
-        why = f"rows without {' or '.join(dict.fromkeys(p.where.values()))} are left out"
-        lines += entry("where", " AND ".join(p.where), why)
-    if p.group is not None:
-        no_order = [] if "order" in p.group else [f"{p.no_time}: the order of the files counts"]
-        lines += entry("group", p.group, "; ".join([*no_order, *filter(None, [p.reasons.get("group")])]))
-        lines += entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
-        if p.reasons.get("k_core"):
-            lines += [*comment(p.reasons["k_core"]), f"# k_core: {flow(p.k_core)}"]
-    if p.label is not None:
-        lines += entry("label", p.label.settings, f"{p.label.reason}; {p.label.what}")
-    if p.within is not None:
-        why = f"metrics of the order within a {p.within}: gauc, gndcg@k; loss=pairwise compares its rows"
-        lines += entry("group", {"by": p.within, "together": True}, why)
-    lines += entry("split", p.split.settings, p.split.why)
-    lines += _items(p)
-    if p.features.dense_defaults and p.features.dense:
-        lines += entry("dense_defaults", p.features.dense_defaults)
-    for key, features in (("dense", p.features.dense), ("sparse", p.features.sparse)):
-        lines += mapping(key, [(f.name, f.settings, f.why) for f in features])
-    if p.roles.weight is not None:
-        weight = p.roles.weight.name
-        lines += comment(f"{weight} looks like a weight of rows, so it is no feature. To weight rows by it, write:")
-        lines += [f"# weight: {flow({'column': weight})}"]
-    for what, left_out in (("Columns", p.features.left_out[:200]), ("Files", p.unused[:20])):
-        lines += [f"# {what} that are left out:"] if left_out else []
-        lines += [line for name, why in left_out for line in comment(f"{name}: {why}")]
-    return "\n".join(lines) + "\n"
-
-
-def _source(p: Proposal) -> list[str]:
-    if len(line := f"source: {flow(p.source)}") <= 110 and not set(p.source) & set(p.reasons):
-        return [line]
-    whys = {side.file: side.why for side in p.sides}
-    lines = ["source:"]
-    for key, value in p.source.items():
-        if key != "joins":
-            lines += entry(key, value, p.reasons.get(key, ""), "  ")
-            continue
-        lines.append("  joins:")
-        for join in value:
-            why = whys.get(join["file"], "its rows are the positive ones")
-            of_join = [line for k, v in join.items() for line in entry(k, v, why if k == "file" else "", "      ")]
-            first = next(i for i, line in enumerate(of_join) if not line.lstrip().startswith("#"))
-            lines += [*of_join[:first], "    - " + of_join[first].lstrip(), *of_join[first + 1 :]]
-    return lines
-
-
-def _items(p: Proposal) -> list[str]:
-    if p.items is None or not p.retrieves or (settings := p.items.items()) is None:
-        return []
-    lines, made = ["items:", *comment(p.items.why, "  ")], p.items.features()
-    groups: dict[str, list[Feature]] = {"dense": made.dense, "sparse": made.sparse}
-    for key, value in settings.items():
-        if key not in groups:
-            lines += entry(key, value, "", "  ")
-            continue
-        whys = {f.name: f.why for f in groups[key]}
-        lines += [f"  {key}:", *(line for k, v in value.items() for line in entry(k, v, whys.get(k, ""), "    "))]
-    return lines
-
-
-def table(p: Proposal, most: int = 60) -> Table:
-    """Return the columns as a table: name, kind, role, distinct values, missing share, examples, reason."""
-    shown = Table(title=f"{len(p.columns)} columns", title_justify="left")
-    for name in ("column", "kind", "role", "values", "missing", "examples", "reason"):
-        shown.add_column(name, justify="right" if name in ("values", "missing") else "left", overflow="fold")
-    left_out = dict(p.features.left_out)
-    for c in [*p.columns, *(c for side in p.sides for c in side.columns)][:most]:
-        reason = left_out.get(c.name, c.reason).partition(";")[0]
-        if p.label is not None and c is p.label.column:
-            reason = p.label.reason
-        role = c.role or ("left out" if c.name in left_out else "feature")
-        missing, examples = f"{c.missing:.1%}" if c.missing else "", ", ".join(c.examples())
-        row = (c.name, c.kind.name, role, f"{c.distinct:,}", missing, examples, reason)
-        shown.add_row(*map(escape, row))
-    return shown
-
-
-SHOWN = 60  # rows of the table of columns
-MOST_FILES = 10  # of those that are left out
+FIRST_BYTES = 1 << 20  # of a file, whose rows are read with the new YAML
+MAX_SHOWN = 60  # rows of the table of columns
+MAX_FILES = 10  # of those that are left out, and are named
 
 
 def new_data(name: str, files: list[str], answers: Answers) -> bool:
@@ -127,23 +31,23 @@ def new_data(name: str, files: list[str], answers: Answers) -> bool:
     if files in ([], [""]):
         raise UserError("files: missing; type files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]")
     proposal = propose(files, answers)
-    results.print(table(proposal, SHOWN))
-    if len(proposal.columns) > SHOWN:
-        say(f"{len(proposal.columns) - SHOWN} more columns are in the YAML")
+    results.print(table(proposal, MAX_SHOWN))
+    if len(proposal.columns) > MAX_SHOWN:
+        say(f"{len(proposal.columns) - MAX_SHOWN} more columns are in the YAML")
     if proposal.copies:
         drawn = proposal.split.settings["by"] == "random"
         say(proposal.copies + "; training and test rows, which are drawn, share them" * drawn)
-    for file, why in proposal.unused[:MOST_FILES]:
+    for file, why in proposal.unused[:MAX_FILES]:
         say(f"left out: {file}: {why}")
-    if len(proposal.unused) > MOST_FILES:
-        say(f"left out: {len(proposal.unused) - MOST_FILES} more files")
+    if len(proposal.unused) > MAX_FILES:
+        say(f"left out: {len(proposal.unused) - MAX_FILES} more files")
     is_open = bool(proposal.questions) and not answers.sure
     if _has_open_question(path):
         path.replace(path.with_suffix(".draft"))
     _write({path: document(proposal, name, is_open=is_open)})
-    if len(proposal.columns) > SHOWN:
+    if len(proposal.columns) > MAX_SHOWN:
         say(f"{path}: checking it on the first rows")
-    rows, bad = verify(name, path)
+    rows, bad = verify(path)
     say(f"{path}: written, and checked on the first {rows:,} rows")
     if bad:
         say(f"rows that cannot be read with it: {'; '.join(bad)}")
@@ -158,8 +62,6 @@ def new_data(name: str, files: list[str], answers: Answers) -> bool:
 
 def new_model(name: str, kind: str) -> None:
     """Write a model that trains at once, its YAML and, in a checkout, its test. kind: ranking or retrieval"""
-    if kind not in skeletons.MODELS:
-        raise UserError(f"kind={kind}: must be {' or '.join(skeletons.MODELS)}")
     path = _config_path("model", name)
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise UserError(f"model={name}: must be a Python name in small letters, such as my_model")
@@ -173,10 +75,10 @@ def new_model(name: str, kind: str) -> None:
     if not checkout and (name in sys.stdlib_module_names or (installed is not None and not is_own)):
         raise UserError(f"model={name}: Python has a module {name} already; choose another name")
     code = Path("recsys") / "models" / f"{name}.py" if checkout else Path(f"{name}.py")
-    model, config, test = (text.format(name=name, module=module, title=title) for text in skeletons.MODELS[kind])
-    texts = {code: model, path: config}
+    config = skeleton(f"{kind}.yaml", name, module, title)
+    texts = {code: skeleton(f"{kind}.py", name, module, title), path: config}
     if checkout:
-        texts[Path("tests") / "models" / f"test_{name}.py"] = test
+        texts[Path("tests") / "models" / f"test_{name}.py"] = skeleton(f"{kind}.test.py", name, module, title)
     _write(texts)
     say(f"written: {', '.join(map(str, texts))}")
     say(f"train with: {config.splitlines()[0].removeprefix('# ')}")
@@ -185,9 +87,15 @@ def new_model(name: str, kind: str) -> None:
 def new_experiment(name: str) -> None:
     """Write conf/experiment/NAME.yaml."""
     path = _config_path("experiment", name)
-    _write({path: skeletons.EXPERIMENT.format(name=name)})
+    _write({path: skeleton("experiment.yaml", name)})
     say(f"written: {path}; name its data and its model there")
     say(f"train with: python -m recsys.train experiment={name}")
+
+
+def skeleton(file: str, name: str, module: str = "", title: str = "") -> str:
+    """Return the text of a file of skeletons/, as docs/how_to/add/model.md describes it, with these names."""
+    text = (Path(__file__).with_name("skeletons") / f"{file}.txt").read_text(encoding="utf-8")
+    return Template(text).substitute(name=name, module=module, title=title)
 
 
 def _config_path(kind: str, name: str) -> Path:
@@ -231,11 +139,7 @@ def _write(texts: dict[Path, str]) -> None:
             raise UserError(f"{path}: cannot be written ({e.strerror})") from e
 
 
-FIRST_BYTES = 1 << 20
-WIDE = 1 << 16  # bytes of a YAML that Hydra takes seconds to compose, as it has thousands of features
-
-
-def verify(name: str, path: Path) -> tuple[int, list[str]]:
+def verify(path: Path) -> tuple[int, list[str]]:
     """Return the number of parsed rows, and the most frequent reasons why other rows could not be parsed.
 
     Raises:
@@ -244,7 +148,6 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     import yaml
 
     from recsys.base.parsing import parse
-    from recsys.config.compose import compose, object_of
     from recsys.data.prepare.bad_rows import parse_first_block
     from recsys.data.prepare.check_data import check_data, check_files
     from recsys.data.raw.complete_config import completed
@@ -253,10 +156,7 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     from recsys.schema.data_schema import DataConfig
 
     try:
-        if path.stat().st_size < WIDE:  # as training composes it
-            data = data_of(object_of(DataConfig, compose("train", [f"data={name}"]).data))
-        else:
-            data = data_of(parse(DataConfig, yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)))  # nosec B506
+        data = data_of(parse(DataConfig, yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)))  # nosec B506
         check_data(data)
         file, _ = check_files(data)[0]
         data = completed(data, file)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from omegaconf import OmegaConf
 
 ROWS = 400
 START = datetime(2026, 1, 5, 6, 30)
@@ -49,20 +50,33 @@ def lines(frame: pl.DataFrame, separator: str = ",", *, header: bool = True, nul
     return end.join(separator.join(row) for row in rows) + end
 
 
+def shown(config: Any, path: str) -> str:
+    """Return the value of a key as the tables of this folder write it."""
+    for part in path.split("."):
+        config = None if config is None else config.get(part)
+    if config is None:
+        return "absent"
+    values = list(config) if OmegaConf.is_list(config) else [config]
+    texts = (str(v).lower() if isinstance(v, bool) else str(v).replace("\t", "\\t") for v in values)
+    return ",".join(texts)
+
+
 @dataclass
 class Shape:
     """Files in a folder, and what recsys.new has to find.
 
     write: writes into the folder
-    files: what the user types
-    expected: config key -> value; label: the label's settings
+    expected: words KEY=VALUE of the YAML, as the shell divides them, with commas between the values of a list
+    asked: the keys of the questions that the files leave open
+    refused: words of the error if the files have to be converted, or an answer is needed first
     """
 
     write: Callable[[Path], object]
+    expected: str = ""
+    asked: str = ""
+    refused: str = ""
     files: str = "raw"
-    asked: str = "auto"
-    questions: bool = False  # whether the files leave some open
-    expected: dict[str, Any] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
     model: str = "dlrm"
 
 
@@ -105,14 +119,6 @@ def _jsonl(f: Path) -> None:
     (f / "a.jsonl").write_text("\n".join(rows) + "\n")
 
 
-def _npz(f: Path) -> None:
-    frame = clicks()
-    np.savez(
-        f / "a.npz", label=frame["clicked"].to_numpy(), price=frame["price"].to_numpy(),
-        user=frame["user"].str.slice(1).cast(pl.Int64).to_numpy(), item=frame["item"].str.slice(1).cast(pl.Int64).to_numpy(),
-    )  # fmt: skip
-
-
 def _libfm(f: Path) -> None:
     rows = [
         f"{r['clicked']} {int(r['user'][1:])}:1 {100 + int(r['item'][1:])}:1" for r in clicks().iter_rows(named=True)
@@ -144,16 +150,6 @@ def _parallel(f: Path) -> None:
     pl.DataFrame(rows).write_parquet(f / "a.parquet")
 
 
-def _parallel_text(f: Path) -> None:
-    rows = ["user_id,item_seq,time_seq"]
-    for s in sessions():
-        rows.append(
-            f"{s['session']},{','.join(str(e['aid']) for e in s['events'])}".replace(",", " ").replace(" ", ",", 1)
-        )
-        rows[-1] += "," + " ".join(str(e["ts"]) for e in s["events"])
-    (f / "a.csv").write_text("\n".join(rows) + "\n")
-
-
 def _impressions(f: Path) -> None:
     """MIND's behaviors.tsv."""
     rng, rows = np.random.default_rng(6), []
@@ -164,46 +160,6 @@ def _impressions(f: Path) -> None:
         when = (START + timedelta(minutes=61 * i)).strftime("%m/%d/%Y %I:%M:%S %p")
         rows.append(f"{i}\tU{rng.integers(0, 60)}\t{when}\t{history}\t{marks}")
     (f / "behaviors.tsv").write_text("\n".join(rows) + "\n")
-
-
-def _shown(f: Path, *, times: bool) -> None:
-    """Displays of several ads, one of which is clicked; the times are in the log or in a side table."""
-    rng, rows, events = np.random.default_rng(7), [], []
-    for d in range(1, 150):
-        count = int(rng.integers(2, 6))
-        at = (START + timedelta(minutes=61 * d)).isoformat(" ")
-        events.append(f"{d},{at}")
-        moments = [(START + timedelta(minutes=61 * d + 7000 * k)).isoformat(" ") for k in range(count)]
-        for k in range(count):
-            rows.append(f"{d},{rng.integers(0, 40)},{int(k == d % count)}" + (f",{moments[k]}" if times else ""))
-    (f / "clicks.csv").write_text("display_id,ad_id,clicked" + ",time" * times + "\n" + "\n".join(rows) + "\n")
-    if not times:
-        (f / "events.csv").write_text("display_id,timestamp\n" + "\n".join(events) + "\n")
-
-
-def _graded(f: Path) -> None:
-    """Documents of queries, with grades."""
-    rng, rows = np.random.default_rng(8), []
-    for q in range(100):
-        for _ in range(8):
-            x = rng.normal(size=2).round(3)
-            rows.append(f"{q},{x[0]},{x[1]},{int(np.clip(np.round(x[0] + 1.5), 0, 4))}")
-    (f / "docs.csv").write_text("query_id,x,z,relevance\n" + "\n".join(rows) + "\n")
-
-
-def _letor(f: Path) -> None:
-    """Files of a fold of MSLR-WEB10K."""
-    rng = np.random.default_rng(9)
-    for name, queries in (("train", range(80)), ("vali", range(80, 100)), ("test", range(100, 120))):
-        lines = []
-        for q in queries:
-            for d in range(6):
-                x = rng.normal(size=4).round(4)
-                grade = int(np.clip(np.round(x[0] + 1.5), 0, 4))
-                lines.append(
-                    f"{grade} qid:{q} " + " ".join(f"{i + 1}:{v}" for i, v in enumerate(x)) + f" #docid = G{d}"
-                )
-        (f / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
 
 def _broken(f: Path) -> None:
@@ -237,10 +193,6 @@ def interactions(users: int = 120, items: int = 60) -> list[tuple[int, list[int]
 
 def _lists(f: Path) -> None:
     (f / "a.txt").write_text("".join(f"{u} {' '.join(str(1000 + i) for i in items)}\n" for u, items in interactions()))
-
-
-def _sessions(f: Path) -> None:
-    (f / "a.txt").write_text("".join(f"{' '.join(f'p{i}' for i in items)}\n" for _, items in interactions()))
 
 
 def _pairs(f: Path) -> None:
@@ -369,12 +321,6 @@ def _more_columns(f: Path) -> None:
         (f / f"2026-0{part + 1}.csv").write_text(lines(frame if part else frame.drop("city")))
 
 
-def _more_columns_typed(f: Path) -> None:
-    for part in range(2):
-        frame = clicks(part, 200).with_columns(pl.col("tags").str.split("|"))
-        (frame if part else frame.drop("tags", "age")).write_parquet(f / f"{part}.parquet")
-
-
 def _hourly(f: Path) -> None:
     """More files than the sample reads; their hours have a period of 24 files."""
     for n in range(80):
@@ -414,13 +360,6 @@ def _unlisted(f: Path) -> None:
     (f / "a.csv").write_text(lines(frame))
 
 
-def _news(f: Path) -> None:
-    """MIND's news.tsv beside its behaviors.tsv: the key of the side table is part of an impression."""
-    _impressions(f)
-    news = "".join(f"N{n}\t{('sport', 'news', 'food')[n % 3]}\tabout {n}\n" for n in range(80))
-    (f / "news.tsv").write_text(news)
-
-
 def _members(f: Path) -> None:
     """A table of users with the end of their membership."""
     (f / "log.csv").write_text(lines(clicks().select("user", "item", "clicked")))
@@ -429,16 +368,17 @@ def _members(f: Path) -> None:
 
 
 def _orders(f: Path) -> None:
-    """Products of orders, with a price in euros, a second name of the user, and histories of item numbers."""
+    """Products of orders, with a price in euros, and histories of item numbers."""
     number = pl.col("item").str.slice(1).cast(pl.Int64) + 40 * (pl.int_range(pl.len()) % 2)
+    paid = pl.format("{} €", pl.col("price").cast(pl.String).str.replace(".", ",", literal=True))
     frame = clicks().select(
-        pl.format("order-{}", pl.int_range(pl.len()) // 4).alias("order_id"), pl.format("{}", "user").alias("user_id"),
-        pl.format("https://x.org/{}", "user").alias("profile_url"), number.alias("item_id"),
+        pl.format("order-{}", pl.int_range(pl.len()) // 4).alias("order_id"),
+        pl.format("{}", "user").alias("user_id"),
+        number.alias("item_id"),
         *(number.shift(k, fill_value=0).alias(f"hist_{k}") for k in (1, 2, 3)),
-        pl.format("{} €", pl.col("price").cast(pl.String).str.replace(".", ",", literal=True)).alias("paid"),
-        pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.lit("1.0")).otherwise((pl.col("age").fill_null(1) % 4).cast(pl.String)).alias("shop"),
+        paid.alias("paid"),
         "clicked",
-    )  # fmt: skip
+    )
     (f / "a.csv").write_text(lines(frame, ";"))
 
 
@@ -451,114 +391,113 @@ def _quoted(f: Path) -> None:
     (f / "a.csv").write_text(lines(clicks().with_columns(quoted)))
 
 
-CLICKS = {"label.column": "clicked", "split.by": "time", "sparse.tags.split": "|"}
+CLICKS = "label.column=clicked split.by=time sparse.tags.split='|'"
+SASREC: dict[str, Any] = {"model": "sasrec"}
 SHAPES: dict[str, Shape] = {
-    "csv": Shape(_csv(), expected=CLICKS | {"label.at_least": None, "split.column": "ts"}),
-    "glob": Shape(_csv(), "raw/*.csv", expected=CLICKS | {"source.files": ["*.csv"], "root": "raw"}),
-    "one file": Shape(_csv(), "raw/a.csv", expected=CLICKS | {"source.files": ["a.csv"]}),
-    "asked classes": Shape(_csv(), asked="city", expected={"label.column": "city", "label.kind": "classes"}),
-    "asked number": Shape(_csv(), asked="price", expected={"label.kind": "regression", "label.log": True}),
-    "tsv without header": Shape(_csv("a.tsv", separator="\t", header=False), expected={"source.header": False, "source.separator": "\t"}),
-    "gz": Shape(_packed("a.csv.gz", gzip.compress), expected=CLICKS),
-    "bz2": Shape(_packed("a.csv.bz2", bz2.compress), expected=CLICKS),
-    "zip": Shape(_zip, expected=CLICKS),
-    "zst": Shape(_zstd, expected=CLICKS),
-    "german": Shape(_german, expected=CLICKS | {"source.decimal": ",", "source.separator": ";", "source.encoding": "cp1252"}),
-    "thousands": Shape(_thousands, expected=CLICKS | {"source.thousands": ","}),
-    "two colons": Shape(_csv(separator="::"), expected=CLICKS | {"source.separator": "::"}),
-    "padded": Shape(_text_label, questions=True, expected={"source.strip": True, "label.positive": ["50000+."], "source.header": False}),
+    "csv": Shape(_csv(), f"{CLICKS} label.at_least=absent split.column=ts"),
+    "glob": Shape(_csv(), f"{CLICKS} source.files=*.csv root=raw", files="raw/*.csv"),
+    "one file": Shape(_csv(), f"{CLICKS} source.files=a.csv", files="raw/a.csv"),
+    "classes": Shape(_csv(), "label.column=city label.kind=classes", asked="leak", answers={"label": "city"}),
+    "number": Shape(_csv(), "label.kind=regression label.log=true", asked="leak", answers={"label": "price"}),
+    "tsv without header": Shape(
+        _csv("a.tsv", separator="\t", header=False), r"source.header=false source.separator=\\t"
+    ),
+    "gz": Shape(_packed("a.csv.gz", gzip.compress), CLICKS),
+    "bz2": Shape(_packed("a.csv.bz2", bz2.compress), CLICKS),
+    "zip": Shape(_zip, CLICKS),
+    "zst": Shape(_zstd, CLICKS),
+    "german": Shape(_german, f"{CLICKS} source.decimal=',' source.separator=';' source.encoding=cp1252"),
+    "thousands": Shape(_thousands, f"{CLICKS} source.thousands=','"),
+    "two colons": Shape(_csv(separator="::"), f"{CLICKS} source.separator='::'"),
+    "padded": Shape(_text_label, "source.strip=true label.positive=50000+. source.header=false", "label"),
     "runs of spaces": Shape(
-        lambda f: (f / "a.txt").write_text(lines(clicks().drop("city"), "   ", null="NA")), expected=CLICKS | {"source.separator": "\\s+"}
+        lambda f: (f / "a.txt").write_text(lines(clicks().drop("city"), "   ", null="NA")),
+        rf"{CLICKS} source.separator='\s+'",
     ),
-    "crlf and bom": Shape(lambda f: (f / "a.csv").write_bytes(b"\xef\xbb\xbf" + lines(clicks(), end="\r\n").encode()), expected=CLICKS),
-    "utf-16": Shape(lambda f: (f / "a.csv").write_bytes(lines(clicks()).encode("utf-16")), expected=CLICKS | {"source.encoding": "utf-16"}),
-    "comments": Shape(lambda f: (f / "a.csv").write_text("# clicks of a shop\n# 400 rows\n" + lines(clicks())), expected=CLICKS | {"source.comment": "#"}),
-    "trailing separators": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(), end=",\n")), expected=CLICKS),
-    "header in each part": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(0)) + lines(clicks(1))), expected=CLICKS | {"split.by": "time"}),
-    "a column more": Shape(_more_columns, expected=CLICKS | {"source.optional_columns": ["city"], "source.files": ["*.csv"], "sparse.city": "present"}),
-    "a typed column more": Shape(_more_columns_typed, expected={"source.optional_columns": ["age", "tags"], "sparse.tags.pooling": "mean", "dense.age": "present"}),
-    "hourly": Shape(_hourly, expected={"split.by": "time", "split.column": "day", "sparse.hour": "present"}),
-    "large side table": Shape(_large_side, expected={"source.files": ["log.csv"], "sparse.kind": "present", "label.column": "clicked"}),
-    "asked table": Shape(_two_logs, asked="returned", expected={"source.files": ["orders.csv"], "label.column": "returned"}),
-    "ratings that are missing": Shape(
-        _rated,
-        expected={
-            "source.column_null_values.rating": ["-1"], "where": "rating IS NOT NULL", "label.at_least": 7, "split.column": "added_time", "sparse.genre.split": ",",
-        },
+    "crlf": Shape(lambda f: (f / "a.csv").write_bytes(b"\xef\xbb\xbf" + lines(clicks(), end="\r\n").encode()), CLICKS),
+    "utf-16": Shape(
+        lambda f: (f / "a.csv").write_bytes(lines(clicks()).encode("utf-16")), f"{CLICKS} source.encoding=utf-16"
     ),
-    "unlisted label": Shape(_unlisted, questions=True, expected={"label.column": "skipped", "label.positive": ["1", "true"], "split.by": "time"}),
-    "news": Shape(_news, expected={"source.files": ["behaviors.tsv"], "derive.item": "SPLIT_PART(impressions, '-', 1)", "sparse.news_2": "present"}),
-    "times of users": Shape(_members, expected={"split.by": "random", "sparse.kind": "present"}),
+    "comments": Shape(
+        lambda f: (f / "a.csv").write_text("# clicks of a shop\n# 400 rows\n" + lines(clicks())),
+        f"{CLICKS} source.comment=#",
+    ),
+    "trailing separators": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(), end=",\n")), CLICKS),
+    "two headers": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(0)) + lines(clicks(1))), CLICKS),
+    "line breaks": Shape(
+        _broken, r"source.escape='\' source.line_breaks_in_quotes=true label.column=clicked", model="dcnv2"
+    ),
+    "a column more": Shape(_more_columns, asked="files"),
+    "hourly": Shape(_hourly, "split.by=time split.column=day sparse.hour=present"),
+    "side tables": Shape(_folder, "label.column=clicked source.files=log.csv source.joins=absent"),
+    "large side table": Shape(_large_side, "source.files=log.csv label.column=clicked"),
+    "one of two tables": Shape(
+        _two_logs, "source.files=orders.csv label.column=returned", answers={"label": "returned"}
+    ),
+    "two logs": Shape(_two_logs, asked="files"),
+    "ratings of -1": Shape(_rated, "split.column=added_time sparse.genre.split=','", "kind"),
+    "unlisted label": Shape(_unlisted, "label.column=skipped label.positive=1,true split.by=time", "label"),
+    "times of users": Shape(_members, "split.by=random"),
     "orders": Shape(
         _orders,
-        expected={
-            "split.by": "hash", "split.column": "order_id", "sparse.order_id": "absent", "sparse.profile_url": "absent", "sparse.hist_1": "present",
-            "derive.shop_number": "CAST(TRY_CAST(shop AS DOUBLE) AS BIGINT)", "dense.paid.column": "paid_number",
-        },
+        "split.by=hash split.column=order_id sparse.order_id=absent sparse.hist_1=present dense.paid=absent",
+        "group",
     ),
-    "index": Shape(_index, expected=CLICKS),
-    "quoted": Shape(_quoted, expected=CLICKS),
-    "nulls": Shape(_nulls, expected=CLICKS | {"source.null_values": ["NA", "?"], "source.column_null_values": {"score_": ["-999"]}}),
-    "iso times": Shape(_times("%Y-%m-%d %H:%M:%S"), expected={"split.by": "time", "split.column": "event_time", "dense.event_time.cyclic": ["hour", "day_of_week"]}),
-    "day first": Shape(_times("%d/%m/%Y %H:%M"), expected={"split.by": "time", "split.column": "event_time_time"}),
-    "yymmddhh": Shape(_times("%y%m%d%H"), expected={"split.by": "time", "split.column": "event_time_time"}),
-    "yyyymmdd": Shape(_times("%Y%m%d"), expected={"split.by": "time", "split.column": "event_time", "dense.event_time.cyclic": ["day_of_week"]}),
-    "odd names": Shape(_names, expected={"label.column": "Is Click", "split.column": "event time", "sparse.where.column": "where*"}),
-    "leak": Shape(_leak, expected=CLICKS | {"dense.amount_paid": "absent"}),
-    "labels 1 and 2": Shape(_labels((1, 2)), expected={"label.at_least": 2}),
-    "labels -1 and 1": Shape(_labels((-1, 1)), expected={"label.at_least": 1}),
-    "labels no and yes": Shape(_labels(("no", "yes")), expected={"label.positive": ["yes"]}),
-    "labels False and True": Shape(_labels((False, True)), expected={"label.column": "target"}),
-    "missing labels": Shape(_missing_labels, expected=CLICKS | {"where": "clicked IS NOT NULL"}),
-    "parquet": Shape(lambda f: clicks().write_parquet(f / "a.parquet"), expected=CLICKS | {"source.format": "parquet"}),
+    "index": Shape(_index, CLICKS),
+    "quoted": Shape(_quoted, CLICKS),
+    "nulls": Shape(_nulls, f"{CLICKS} source.null_values=NA,?", "kind leak"),
+    "iso times": Shape(_times("%Y-%m-%d %H:%M:%S"), "split.column=event_time dense.event_time.cyclic=present"),
+    "day first": Shape(_times("%d/%m/%Y %H:%M"), "split.by=time split.column=event_time_time"),
+    "yymmddhh": Shape(_times("%y%m%d%H"), "split.by=time split.column=event_time_time"),
+    "yyyymmdd": Shape(_times("%Y%m%d"), "split.column=event_time dense.event_time.cyclic=day_of_week"),
+    "odd names": Shape(_names, "label.column='Is Click' split.column='event time' sparse.where.column='where*'"),
+    "leak": Shape(_leak, f"{CLICKS} dense.amount_paid=absent"),
+    "labels 1 and 2": Shape(_labels((1, 2)), "label.at_least=2"),
+    "labels -1 and 1": Shape(_labels((-1, 1)), "label.at_least=1"),
+    "labels no and yes": Shape(_labels(("no", "yes")), "label.positive=yes"),
+    "labels False and True": Shape(_labels((False, True)), "label.column=target"),
+    "missing labels": Shape(_missing_labels, f"{CLICKS} where='clicked IS NOT NULL'"),
+    "parquet": Shape(lambda f: clicks().write_parquet(f / "a.parquet"), f"{CLICKS} source.format=parquet"),
     "parquet with times": Shape(
-        lambda f: clicks().with_columns(pl.from_epoch("ts"), pl.col("city").cast(pl.Categorical)).write_parquet(f / "a.parquet"),
-        expected=CLICKS | {"split.column": "ts"},
+        lambda f: (
+            clicks()
+            .with_columns(pl.from_epoch("ts"), pl.col("city").cast(pl.Categorical))
+            .write_parquet(f / "a.parquet")
+        ),
+        f"{CLICKS} split.column=ts",
     ),
-    "parquet with digits": Shape(_digits, expected={"split.column": "hour_time", "dense.hour.column": "hour_time"}),
-    "hive": Shape(_hive, expected={"source.files": ["**/*.parquet"], "split.by": "time", "split.column": "day"}),
-    "vectors and lists": Shape(_vectors, expected={"label.column": "clicked", "sparse.tags.pooling": "mean", "dense.embedding": "present"}),
-    "jsonl": Shape(_jsonl, expected={"source.format": "jsonl", "label.column": "clicked", "sparse.user_id.column": "user.id"}),
-    "arrow": Shape(lambda f: clicks().write_ipc(f / "a.arrow"), expected=CLICKS | {"source.format": "arrow"}),
-    "npz": Shape(_npz, expected={"source.format": "npz", "label.column": "label"}),
-    "libfm": Shape(_libfm, expected={"source.format": "libfm", "label.column": "label"}),
-    "ratings": Shape(_ratings, expected={"label.column": "rating", "label.at_least": 4, "split.by": "time", "source.separator": "::"}),
-    "events": Shape(_events, questions=True, expected={"label.column": "event", "label.positive": ["transaction"]}),
-    "three splits": Shape(_splits, expected={"split.by": "files", "split.validation_files": ["valid.csv"], "label.column": "clicked"}),
-    "test without labels": Shape(_unlabelled, expected=CLICKS | {"source.files": ["train.csv"]}),
-    "only numbers": Shape(lambda f: (f / "a.csv").write_text(lines(clicks().select("price", "clicked"))), expected={"label.column": "clicked"}),
-    "only categories": Shape(lambda f: (f / "a.csv").write_text(lines(clicks().select("user", "city", "clicked"))), expected={"split.by": "random"}),
-    "many columns": Shape(_many, expected={"label.column": "clicked"}),
-    "side tables": Shape(_folder, expected={"label.column": "clicked", "source.files": ["log.csv"], "sparse.city": "present", "dense.age": "present"}),
-    "user and items": Shape(_lists, expected={"source.format": "lists", "group.by": "user", "split.by": "leave_one_out"}, model="sasrec"),
-    "sessions": Shape(_sessions, expected={"source.format": "lists", "group.by": "list", "split.by": "hash"}, model="sasrec"),
-    "pairs": Shape(_pairs, expected={"group.by": "user", "source.separator": " "}, model="sasrec"),
-    "log of items": Shape(_log, expected={"group.by": "user_id", "group.order": "timestamp", "items.file": "items.csv"}, model="sasrec"),
-    "sessions of events": Shape(
-        _events_of_sessions, expected={"source.explode": "events", "source.rename.aid": "events.aid", "group.by": "session", "group.order": "ts", "sparse.aid": "present"}, model="sasrec"
+    "parquet with digits": Shape(_digits, "split.column=hour_time dense.hour.column=hour_time"),
+    "hive": Shape(_hive, "source.files=**/*.parquet split.by=time split.column=day"),
+    "vectors": Shape(_vectors, "label.column=clicked sparse.tags.pooling=mean dense.embedding=present"),
+    "jsonl": Shape(_jsonl, "source.format=jsonl label.column=clicked sparse.user_id.column=user.id"),
+    "arrow": Shape(lambda f: clicks().write_ipc(f / "a.arrow"), f"{CLICKS} source.format=arrow"),
+    "libfm": Shape(_libfm, "source.format=libfm label.column=label"),
+    "ratings": Shape(_ratings, "label.column=rating label.at_least=4 split.by=time source.separator='::'"),
+    "events": Shape(_events, "label.column=event label.positive=transaction", "label"),
+    "three splits": Shape(_splits, "split.by=files split.validation_files=valid.csv label.column=clicked"),
+    "test without labels": Shape(_unlabelled, f"{CLICKS} source.files=train.csv"),
+    "only numbers": Shape(
+        lambda f: (f / "a.csv").write_text(lines(clicks().select("price", "clicked"))), "label.column=clicked"
     ),
-    "array of objects": Shape(lambda f: (f / "a.json").write_text(json.dumps(sessions())), expected={"source.format": "json", "source.explode": "events", "group.by": "session"}, model="sasrec"),
-    "parallel lists": Shape(_parallel, expected={"source.explode": ["aid", "ts"], "group.by": "user", "group.order": "ts"}, model="sasrec"),
-    "parallel text": Shape(_parallel_text, expected={"source.explode": {"item_seq": " ", "time_seq": " "}, "group.by": "user_id", "group.order": "time_seq"}, model="sasrec"),
-    "items of lines": Shape(
-        lambda f: (f / "a.jsonl").write_text("".join(json.dumps({"items": [f"p{i}" for i in items]}) + "\n" for _, items in interactions())),
-        expected={"source.explode": "items", "group.by": "list", "split.by": "hash"},
-        model="sasrec",
+    "only categories": Shape(
+        lambda f: (f / "a.csv").write_text(lines(clicks().select("user", "city", "clicked"))), "split.by=random"
     ),
-    "baskets": Shape(
-        lambda f: (f / "a.csv").write_text("customer_id,basket\n" + "".join(f'{u % 40},"{[f"p{i}" for i in items]}"\n' for u, items in interactions())),
-        expected={"source.explode": {"basket": ","}, "group.by": "customer_id", "sparse.basket": "present"},
-        model="sasrec",
+    "many columns": Shape(_many, "label.column=clicked"),
+    "user and items": Shape(_lists, "source.format=lists group.by=user split.by=leave_one_out", **SASREC),
+    "pairs": Shape(_pairs, "group.by=user source.separator=' '", **SASREC),
+    "log of items": Shape(_log, "group.by=user_id group.order=timestamp", **SASREC),
+    "ratings without label": Shape(_ratings, "group.by=user group.order=timestamp", answers={"label": None}, **SASREC),
+    "listens": Shape(
+        _listens,
+        "group.by=column_1 group.order=column_2 where='column_5 IS NOT NULL'",
+        answers={"label": None, "user": "column_1", "item": "column_5"},
+        **SASREC,
     ),
-    "impressions": Shape(
-        _impressions,
-        expected={"source.explode": {"impressions": " "}, "derive.item": "SPLIT_PART(impressions, '-', 1)", "label.column": "clicked", "group.by": "impression", "group.together": True, "split.by": "time"},
+    "listens without answers": Shape(_listens, refused="label=null with user=column"),
+    "sessions of events": Shape(_events_of_sessions, refused="if each element of events.aid is a row"),
+    "array of objects": Shape(
+        lambda f: (f / "a.json").write_text(json.dumps(sessions())), refused="if each element of events.aid is a row"
     ),
-    "displays": Shape(lambda f: _shown(f, times=True), expected={"split.by": "hash", "split.column": "display_id", "group.by": "display_id", "sparse.ad_id": "present"}),
-    "joined times": Shape(lambda f: _shown(f, times=False), expected={"split.by": "time", "split.column": "timestamp", "group.by": "display_id"}),
-    "grades": Shape(_graded, expected={"label.column": "relevance", "label.kind": "regression", "group.by": "query_id", "split.by": "hash", "split.column": "query_id"}),
-    "letor": Shape(_letor, expected={"source.format": "svmlight", "label.kind": "regression", "group.by": "qid", "split.by": "files", "split.validation_files": ["vali.txt"]}),
-    "line breaks": Shape(_broken, expected={"source.escape": "\\", "source.line_breaks_in_quotes": True, "label.column": "clicked"}, model="dcnv2"),
-    "listens": Shape(_listens, expected={"group.by": "user", "group.order": "timestamp", "where": "item IS NOT NULL"}, model="sasrec"),
-    "ratings without label": Shape(_ratings, asked="null", expected={"group.by": "user", "group.order": "timestamp"}, model="sasrec"),
-}  # fmt: skip
+    "parallel lists": Shape(_parallel, refused="if each element of aid is a row"),
+    "impressions": Shape(_impressions, refused="write a row of each"),
+}

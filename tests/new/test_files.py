@@ -1,7 +1,9 @@
-"""Files are found, named by globs that match them alone, and sampled in whole lines."""
+"""Files are found, named by globs that match them alone, and sampled from their heads to their tails."""
 
-import bz2
 import gzip
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -11,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
-from recsys.new import raw_bytes
+from recsys.new import sample
 from recsys.new.find_files import find, globs_for, split_of
 from recsys.new.find_layout import layout_of
-from recsys.new.gather import gather
 from recsys.new.propose import propose
-from recsys.new.questions import Answers
 from recsys.new.sample import read_sample
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"
 NAMES = st.lists(
     st.from_regex(r"(a|b|train|test)(/(x|day=1))?/?[a-c][0-9]?\.(csv|csv\.gz|tsv)", fullmatch=True),
     min_size=2,
@@ -96,79 +97,55 @@ def test_split_of_a_file(name: str, split: str | None) -> None:
     assert split_of(Path(name)) == split
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.integers(1, 3000), st.integers(2, 7), st.sampled_from(["", ".gz", ".bz2"]), st.booleans())
-def test_pieces_are_whole_lines(
-    tmp_path_factory: pytest.TempPathFactory, rows: int, pieces: int, kind: str, ends: bool
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_the_sample_reaches_the_end_of_large_files(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However a file is cut, each line of the sample is a line of the file, in order; head and tail are in it."""
-    texts = [f"line {i:05d}" for i in range(rows)]
-    text = ("\n".join(texts) + "\n" * ends).encode()
-    file = tmp_path_factory.mktemp("pieces") / f"a.csv{kind}"
-    file.write_bytes({"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[kind](text))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raw_bytes, "HEAD", 2000)
-        patch.setattr(raw_bytes, "PIECE", 500)
-        found, size = raw_bytes.pieces(file, pieces)
-    sampled = [line for piece in found for line in piece.decode().split("\n") if line]
-    assert size == len(text) and sampled == sorted(set(sampled)) and set(sampled) <= set(texts)
-    assert sampled[0] == texts[0] and (kind or sampled[-1] == texts[-1])
+    monkeypatch.setattr(sample, "PIECE", 2000)
+    monkeypatch.setattr(sample, "MAX_ROWS", 400)
+    frame, file = clicks(rows=2000), tmp_path / f"a.csv{suffix}"
+    file.write_bytes((gzip.compress if suffix else bytes)(lines(frame).encode()))
+    found = read_sample([file], layout_of(file))
+    assert found.frame.height < 1000 and 1000 < found.rows < 4000
+    assert found.frame["ts"][0] == str(frame["ts"][0])
+    assert int(found.frame["ts"][-1]) > frame["ts"][1500]
 
 
-def test_the_sample_reaches_the_end_of_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw_bytes, "HEAD", 4000)
-    monkeypatch.setattr(raw_bytes, "PIECE", 2000)
-    frame = clicks(rows=2000)
-    (tmp_path / "a.csv").write_text(lines(frame))
-    sample = read_sample([tmp_path / "a.csv"], layout_of(tmp_path / "a.csv"))
-    assert sample.frame.height < 1000 and sample.rows == pytest.approx(2000, rel=0.1)
-    assert sample.frame["ts"][0] == str(frame["ts"][0]) and sample.frame["ts"][-1] == str(frame["ts"][-1])
-
-
-def test_rows_and_side_tables_are_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text(lines(clicks()))
-    (tmp_path / "log2.csv").write_text(lines(clicks(1)))
-    (tmp_path / "users.tsv").write_text(lines(clicks().select("user", "city").unique("user"), "\t"))
-    (tmp_path / "test.csv").write_text(lines(clicks().drop("clicked")))
-    gathered = gather(find([str(tmp_path)]), Answers())
-    assert {f.name for f in gathered.files} == {"log.csv", "log2.csv"}
-    assert [f.name for f in gathered.sides] == ["users.tsv"]
-    assert [f.name for f, _ in gathered.unused] == ["test.csv"]
-
-
-def test_a_side_table_adds_columns_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text(lines(clicks().drop("tags")))
-    users = clicks().select("user", pl.col("city").alias("price"), "tags").unique("user", maintain_order=True)
-    (tmp_path / "users.csv").write_text(lines(users, ";"))
+def test_files_are_told_apart(tmp_path: Path) -> None:
+    log = clicks().with_columns(shop=pl.col("user").str.slice(1).cast(pl.Int64) + 1)
+    for name, content in {
+        "log.csv": log,
+        "log2.csv": clicks(1).with_columns(shop=pl.col("user").str.slice(1).cast(pl.Int64) + 1),
+        "users.tsv": clicks().select("user", "city").unique("user"),
+        "shops.csv": pl.DataFrame({"shop": range(1, 61), "shape": ["a", "b", "c"] * 20}),
+        "towns.csv": pl.DataFrame({"city": ["Paris", "Rome"], "mayor": ["x", "y"]}),
+        "test.csv": log.drop("clicked"),
+    }.items():
+        (tmp_path / name).write_text(lines(content, "\t" if name.endswith("tsv") else ","))
     p = propose([str(tmp_path)])
-    [join] = p.source["joins"]
-    assert join == {
-        "file": "users.csv", "key": "user", "columns": {"users_price": "price", "tags": "tags"}, "separator": ";",
-    }  # fmt: skip
-    assert {"users_price", "tags"} <= {f.name for f in p.features.sparse}
+    assert p.source["files"] == ["log*.csv"] and not p.questions
+    unused = dict(p.unused)
+    assert "{joins: [{file: shops.csv, key: shop}]}" in unused["shops.csv"]
+    assert 'key: user, separator: "\\t"' in unused["users.tsv"] and "recsys.predict" in unused["test.csv"]
+    assert unused["towns.csv"] == "it has other columns than the rows"
 
 
-def test_a_key_of_numbers_is_an_id(tmp_path: Path) -> None:
-    """60 stores look like a number until a file describes each of them."""
-    log = clicks().with_columns(shop=pl.col("user").str.slice(1).cast(pl.Int64) + 1, height=pl.col("price") / 7)
-    (tmp_path / "log.csv").write_text(lines(log))
-    shops = pl.DataFrame({"shop": range(1, 61), "shape": ["a", "b", "c"] * 20})
-    (tmp_path / "shops.csv").write_text(lines(shops))
-    (tmp_path / "heights.csv").write_text(lines(pl.DataFrame({"height": [0.5, 1.5, 2.5], "word": ["x", "y", "z"]})))
-    (tmp_path / "towns.csv").write_text(lines(pl.DataFrame({"city": ["Paris", "Rome"], "mayor": ["x", "y"]})))
-    (tmp_path / "other.csv").write_text(lines(pl.DataFrame({"q": [1, 2], "r": ["x", "y"]})))
-    p = propose([str(tmp_path)])
-    assert [(j["file"], j["key"]) for j in p.source["joins"]] == [("shops.csv", "shop")]
-    assert {"shop", "shape"} <= {f.name for f in p.features.sparse}
-    assert dict(p.unused) == {
-        "heights.csv": "not joined: height holds times, lists or fractions, which are no keys",
-        "towns.csv": "not joined: city has only 33 % of the values of the rows",
-        "other.csv": "not joined: it has no column of the same name as one of the rows",
-    }
+def test_keys_that_some_files_lack_are_optional(tmp_path: Path) -> None:
+    for part in range(2):
+        rows = [r | ({"coupon": f"c{i % 3}"} if part else {}) for i, r in enumerate(clicks(part).to_dicts())]
+        (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    assert propose([str(tmp_path)]).source["optional_columns"] == ["coupon"]
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.bin", bytes(range(256)) * 50), ("a.json", b'[["a", 1], ["a", 2]]')])
-def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=r"convert it to one of them|write one object a line"):
-        layout_of(tmp_path / name)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "is a named pipe; write what comes out of it to a file first"),
+        (lambda p: os.symlink("gone", p), "is a link to gone, which does not exist"),
+        (lambda p: p.write_bytes(LFS), "is a pointer of Git LFS, not the file itself; run: git lfs pull"),
+    ],
+)
+def test_paths_that_are_no_files(make: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    make(tmp_path / "a.csv")
+    with pytest.raises(UserError, match=message):
+        propose([str(tmp_path / "*.csv")])
