@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from recsys.base.errors import UserError
-from recsys.data.raw import json_lines
 from recsys.data.raw.dialect import MAGIC, check_line_ends
 from recsys.files.json_text import parse_json
 from recsys.files.user_files import problem_of
@@ -64,7 +63,7 @@ def _text_layout(file: Path, first: bytes, header: bool | None) -> layouts.Layou
             hint = "write each row on a line, such as jq -c '.[]' FILE > rows.jsonl"
             raise layouts.OtherRows(f"holds JSON arrays or objects over several lines; {hint}")
         if start[:1] == "{":
-            _check_object(line, file)
+            _check_object(line)
             return layouts.JsonLinesLayout(encoding=encoding).named(file)
         layout = dialect_of(text, encoding, header)
     except layouts.OtherRows as e:
@@ -74,12 +73,12 @@ def _text_layout(file: Path, first: bytes, header: bool | None) -> layouts.Layou
     return layout
 
 
-def _check_object(line: str, file: Path) -> None:
+def _check_object(line: str) -> None:
     """Raise OtherRows if a line of JSON is no row: one object of all rows, or a Python dict."""
     try:
         first = parse_json(line)
     except ValueError:
         what = "its lines begin as JSON objects do, and are none; write one object a line"
-        raise layouts.OtherRows(json_lines.python_objects(line, file) or what) from None
+        raise layouts.OtherRows(what) from None
     if len(first) > MAX_KEYS:
         raise layouts.OtherRows("is one object of many keys; write an object of each on a line: its key and its value")

@@ -210,8 +210,8 @@ def check_split(split: SplitConfig) -> None:
     if split.validation < 0 or split.test < 0 or split.validation + split.test >= 1:
         shares = f"validation={split.validation} and test={split.test}"
         raise UserError(f"data.split: {shares}: must be shares from 0 on, below 1 in all")
-    if not split.test and (why := _why_tested(split)) is not None:
-        raise UserError(f"data.split: test=0{why}")
+    if not split.test and (tested := _why_tested(split)) is not None:
+        raise UserError(f"data.split: test=0{tested}")
     if split.by == "files" and not (split.train_files and (split.test_files or not split.test)):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
