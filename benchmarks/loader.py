@@ -21,7 +21,7 @@ from steady import Claim, Clock, Sample, measure, timed
 
 from recsys.base.memory import GIB, keep_freed_memory
 from recsys.data.features import LABEL
-from recsys.data.loader.parquet_loader import LEAST_CHUNK_ROWS, ParquetLoader
+from recsys.data.loader.parquet_loader import MIN_CHUNK_ROWS, ParquetLoader
 from recsys.data.prepare.writer import PartWriter
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 
@@ -95,8 +95,8 @@ def main() -> None:
 
         def shuffled() -> None:
             frame, rng = pl.scan_parquet(files).collect(), np.random.default_rng(0)
-            for start in range(0, rows, LEAST_CHUNK_ROWS):
-                chunk = frame.slice(start, LEAST_CHUNK_ROWS)
+            for start in range(0, rows, MIN_CHUNK_ROWS):
+                chunk = frame.slice(start, MIN_CHUNK_ROWS)
                 chunk[rng.permutation(len(chunk))]
 
         measure(

@@ -166,7 +166,7 @@ def export_embeddings(
                 yield stored.read(f"model.{entry['parameter']}", first, n)[:, : entry["dim"]].contiguous().numpy()
                 shown.advance(n)
 
-        return FORMATS[format](run, output, chosen, rows)
+        return EMBEDDING_FORMATS[format](run, output, chosen, rows)
 
 
 def _vocabulary(run: Path, entry: dict[str, Any]) -> Path:
@@ -224,7 +224,7 @@ def _write_safetensors(run: Path, output: Path, chosen: Entries, rows: Blocks) -
     return written
 
 
-FORMATS = {"parquet": _write_parquet, "safetensors": _write_safetensors}
+EMBEDDING_FORMATS = {"parquet": _write_parquet, "safetensors": _write_safetensors}
 
 
 def _command(cfg: CheckpointToolConfig) -> None:

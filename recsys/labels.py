@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LabelKind = Literal["binary", "regression", "classes"]
 CALIBRATIONS = ("platt", "isotonic")
 SMALLEST = 1e-7  # calibrated probabilities are at least this far from 0 and 1
-MOST_LOGIT = math.log((1 - SMALLEST) / SMALLEST)
+MAX_LOGIT = math.log((1 - SMALLEST) / SMALLEST)
 # in files, labels of all kinds have these
 IN_FILES = {"classes": (), "log": False, "mean": 0.0, "std": 1.0, "known": 1.0, "sampled": 1.0}
 
@@ -68,7 +68,7 @@ class Label(ABC):
     def from_json(value: str | dict[str, Any]) -> Label:
         if isinstance(value, str):
             return BinaryLabel(value)
-        kind = KINDS[value["kind"]]
+        kind = LABELS[value["kind"]]
         given = value | {"classes": tuple(value["classes"])}
         return kind(**{f.name: given[f.name] for f in fields(kind) if f.name in given})
 
@@ -125,7 +125,7 @@ class BinaryLabel(ScalarLabel):
         # with a share r of the negatives, the odds are 1 / r times as high (King & Zeng 2001; He et al. 2014, 6.3)
         logits = logits + math.log(self.sampled) if self.sampled < 1 else logits
         if self.platt is not None:  # which was fitted to logits of probabilities that a float tells from 0 and 1
-            return (self.platt[0] * logits.clamp(-MOST_LOGIT, MOST_LOGIT) + self.platt[1]).sigmoid()
+            return (self.platt[0] * logits.clamp(-MAX_LOGIT, MAX_LOGIT) + self.platt[1]).sigmoid()
         return self._interpolated(logits.sigmoid())
 
 
@@ -177,7 +177,7 @@ class ClassLabel(Label):
         return logits.softmax(dim=1)
 
 
-KINDS: dict[str, type[Label]] = {k.kind: k for k in (BinaryLabel, NumberLabel, ClassLabel)}
+LABELS: dict[str, type[Label]] = {k.kind: k for k in (BinaryLabel, NumberLabel, ClassLabel)}
 
 
 def label_slices(labels: Sequence[Label]) -> list[slice]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from recsys.data.prepare.prepared import Prepared
 
 
-MOST_COMPARED = 10_000_000  # rows whose features are compared with those of all others
+MAX_COMPARED = 10_000_000  # rows whose features are compared with those of all others
 NOT_COMPARED = ("__weight__", "__row__", "__place__")  # columns of prepared rows beside features and labels
 
 
@@ -119,12 +119,12 @@ def _show(prepared: Prepared) -> None:
 def copies(prepared: Prepared) -> str | None:
     """Return a line about rows that repeat others in all features and labels, and test rows that equal training rows.
 
-    None if there are none, for data without labels, and for more than MOST_COMPARED rows.
+    None if there are none, for data without labels, and for more than MAX_COMPARED rows.
     """
     import polars as pl
 
     fitted, splits = prepared.fitted, ("train", "validation", "test")
-    if not fitted.data.label_configs or sum(map(prepared.rows, splits)) > MOST_COMPARED:
+    if not fitted.data.label_configs or sum(map(prepared.rows, splits)) > MAX_COMPARED:
         return None
     hashes = {}
     for split in splits:

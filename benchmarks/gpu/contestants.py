@@ -29,7 +29,7 @@ from recsys.config.compose import compose
 from recsys.files.atomic import write_text
 from recsys.job.run_config import RunConfig
 
-LEAST_SECONDS = 15.0  # what a contestant may take on a GPU before one has run
+MIN_SECONDS = 15.0  # what a contestant may take on a GPU before one has run
 ROOT = Path(__file__).parents[2]
 Contestants = dict[str, Callable[[], Sample]]
 
@@ -128,7 +128,7 @@ def measure(
     outcomes = {name: Outcome() for name in chosen}
     head = {"about": about, "unit": unit} | machine()
     deadline = time.monotonic() + share * (given.deadline - time.monotonic())
-    longest = LEAST_SECONDS if given.device == "cuda" else 0.0
+    longest = MIN_SECONDS if given.device == "cuda" else 0.0
 
     def write() -> None:
         results = {"contestants": {name: asdict(o) for name, o in outcomes.items()}, "parts": parts or {}}

@@ -13,7 +13,7 @@ from typing import Any
 from recsys.base.printable import visible_json
 from recsys.base.secrets import mask_text
 
-MOST_LINES = 50  # a second
+MAX_LINES = 50  # a second
 
 
 def log(level: str, event: str, **fields: Any) -> None:
@@ -48,10 +48,10 @@ class Flood:
         self._second, self._lines = 0, 0
 
     def lets_through(self) -> bool:
-        """Return whether this is one of the first MOST_LINES of a second."""
+        """Return whether this is one of the first MAX_LINES of a second."""
         second = int(time.monotonic())
         self._second, self._lines = second, self._lines + 1 if self._second == second else 1
-        return self._lines <= MOST_LINES
+        return self._lines <= MAX_LINES
 
 
 class LibraryLog(logging.Handler):

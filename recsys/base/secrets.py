@@ -13,7 +13,7 @@ from typing import Any
 
 MASK = "***"
 PREFIX = "RECSYS_SECRET_"  # of environment variables with the values of masked keys
-SHORTEST = 4  # characters of a secret that is also masked in texts where its key is not next to it
+MIN_SECRET_LENGTH = 4  # characters of a secret that is also masked in texts where its key is not next to it
 
 _NAME = re.compile(
     r"secret|passw(or)?d|passphrase|credential|(api|access|private|account|secret)_?key"
@@ -97,7 +97,7 @@ def restore_overrides(overrides: Sequence[str]) -> list[str]:
 
 def _without_known(text: str) -> str:
     for secret in sorted(_known.values(), key=len, reverse=True):
-        if len(secret) >= SHORTEST:
+        if len(secret) >= MIN_SECRET_LENGTH:
             text = text.replace(secret, MASK)
     return text
 

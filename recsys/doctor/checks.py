@@ -22,8 +22,8 @@ from recsys.doctor.probe import SECONDS
 from recsys.schema.command_schemas import DoctorConfig
 
 PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
-LEAST_FREE_GIB, LOW_FREE_GIB = 0.5, 5  # what the samples need; what most public data sets need
-LEAST_SHARED_MIB = 512
+MIN_FREE_GIB, LOW_FREE_GIB = 0.5, 5  # what the samples need; what most public data sets need
+MIN_SHARED_MIB = 512
 ROOT_FIX = "data.root=DIR, the folder of the raw files"
 BYTES = 128 << 20  # bytes to copy, write and read to measure speeds
 
@@ -115,8 +115,8 @@ def machine(cfg: DoctorConfig) -> Iterator[Finding]:
     del source, target
     yield Finding("ok", "copying memory", f"{speed:.1f} GB/s")
     shared = Path("/dev/shm")  # nosec B108
-    if shared.is_dir() and (size := shutil.disk_usage(shared).total) < LEAST_SHARED_MIB << 20:
-        small = f"{size >> 20} MiB: processes on one machine may need to share {LEAST_SHARED_MIB} MiB"
+    if shared.is_dir() and (size := shutil.disk_usage(shared).total) < MIN_SHARED_MIB << 20:
+        small = f"{size >> 20} MiB: processes on one machine may need to share {MIN_SHARED_MIB} MiB"
         yield Finding("note", str(shared), small, "docker run --shm-size=8g ...")
     yield from _disk(Path(cfg.data.prepared))
 
@@ -194,7 +194,7 @@ def _disk(folder: Path) -> Iterator[Finding]:
         existing = existing.parent
     fix = "data.prepared=DIR on another disk"
     free = shutil.disk_usage(existing).free / GIB
-    state: State = "ok" if free >= LOW_FREE_GIB else "note" if free >= LEAST_FREE_GIB else "problem"
+    state: State = "ok" if free >= LOW_FREE_GIB else "note" if free >= MIN_FREE_GIB else "problem"
     yield Finding(state, what, f"{free:.1f} GiB free", "" if state == "ok" else fix)
     try:
         with tempfile.NamedTemporaryFile(dir=existing, prefix=".recsys-doctor-") as f:

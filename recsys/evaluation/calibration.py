@@ -19,7 +19,7 @@ from recsys.labels import CALIBRATIONS, SMALLEST, Label, NumberLabel, ScalarLabe
 
 STEPS = 100  # of Newton's method, which needs fewer than ten
 STEP = "step"  # a key of calibration.json
-MOST_POINTS = 1 << 16  # different probabilities that isotonic regression looks at
+MAX_POINTS = 1 << 16  # different probabilities that isotonic regression looks at
 
 
 def calibrate(label: ScalarLabel, rows: Rows, method: str) -> ScalarLabel:
@@ -84,8 +84,8 @@ def _isotonic(p: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[np.
     """Return the points of the non-decreasing step function with the least squared error: two for each step."""
     order = np.argsort(p, kind="stable")
     x, first = np.unique(p[order], return_index=True)
-    if len(x) > MOST_POINTS:
-        chosen = np.linspace(0, len(x), MOST_POINTS, endpoint=False).astype(np.int64)
+    if len(x) > MAX_POINTS:
+        chosen = np.linspace(0, len(x), MAX_POINTS, endpoint=False).astype(np.int64)
         x, first = x[chosen], first[chosen]
     w = np.add.reduceat(weight[order], first)
     y = np.add.reduceat((weight * label)[order], first) / w

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MOST_GRADE = 30.0  # NDCG is not defined for larger labels, nor for negative ones
+MAX_GRADE = 30.0  # NDCG is not defined for larger labels, nor for negative ones
 
 
 def group_metrics(
@@ -56,8 +56,8 @@ def group_values(
     share = (total(label > 0) > 0).astype(np.float64)
     if weight is not None:
         share *= total(weight[order].astype(np.float64)) / total(np.ones(len(group)))
-    graded = bool(label.min() >= 0 and label.max() <= MOST_GRADE)
-    gains = np.exp2(np.clip(label, 0, MOST_GRADE)) - 1
+    graded = bool(label.min() >= 0 and label.max() <= MAX_GRADE)
+    gains = np.exp2(np.clip(label, 0, MAX_GRADE)) - 1
     ideal = gains[np.lexsort((-gains, owner))]
     # gains shared by rows of equal score
     tied = np.flatnonzero(new | np.append(True, score[1:] != score[:-1])[: len(score)])

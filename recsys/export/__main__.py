@@ -95,7 +95,7 @@ def write(cfg: ExportConfig) -> None:
 
 def _checked(cfg: ExportConfig) -> tuple[str, ...]:
     """Check what needs no slow import; return the forms beside the ONNX graph."""
-    from recsys.index.build_index import KINDS, check_server
+    from recsys.index.build_index import INDEX_KINDS, check_server
 
     check_extra("export", "recsys.export", "onnx", "onnxscript", "onnxruntime")
     for key in ("run", "output"):
@@ -112,8 +112,8 @@ def _checked(cfg: ExportConfig) -> tuple[str, ...]:
         hint = f"write best, last or one of: {', '.join(checkpoints)}"
         raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")
     formats = cfg.format
-    if cfg.index not in (None, "auto", *KINDS):
-        raise UserError(f"index={cfg.index}: no such choice{did_you_mean(str(cfg.index), ('auto', *KINDS))}")
+    if cfg.index not in (None, "auto", *INDEX_KINDS):
+        raise UserError(f"index={cfg.index}: no such choice{did_you_mean(str(cfg.index), ('auto', *INDEX_KINDS))}")
     if cfg.index_url is not None and cfg.index is None:
         raise UserError(f"index_url={mask_text(cfg.index_url)}: also write index=milvus")
     if cfg.index is not None:

@@ -21,7 +21,7 @@ from recsys.data.features.blocks import LINE
 from recsys.export.artefact import folder as files
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import feature_inputs, raw_inputs, signature_json
-from recsys.export.artefact.scorers import METHODS, STATE, VectorScorer
+from recsys.export.artefact.scorers import SCORER_STATE, SCORERS, VectorScorer
 from recsys.export.artefact.session import open_session
 from recsys.export.examples import RECORDED, Examples
 from recsys.export.exported import Exported
@@ -176,11 +176,11 @@ class ExportedClosedForm(ExportedRetrieval):
     def write_parts(self, recommender: Recommender, folder: Path) -> tuple[dict[str, Any], list[str]]:
         model = recommender.model
         name = type(model).__name__
-        if name not in METHODS:
-            raise UserError(f"model: {name} has no form without torch; those that have are {', '.join(METHODS)}")
-        (folder / STATE).mkdir()
+        if name not in SCORERS:
+            raise UserError(f"model: {name} has no form without torch; those that have are {', '.join(SCORERS)}")
+        (folder / SCORER_STATE).mkdir()
         for key, value in model.state_dict().items():
-            np.save(folder / STATE / f"{key}.npy", value.numpy())
+            np.save(folder / SCORER_STATE / f"{key}.npy", value.numpy())
         return {"method": name, "state": options_of(model), "candidates": 1 + len(self.rows.fitted.candidates)}, []
 
 

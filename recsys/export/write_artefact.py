@@ -39,7 +39,7 @@ from recsys.online.raw_rows import RawRows
 PACKAGES = ("recsys", "torch", "onnx", "onnxruntime", "polars", "numpy")
 
 
-EXPORTED: dict[type[ModelKind], type[Exported]] = {
+EXPORTS: dict[type[ModelKind], type[Exported]] = {
     RankingKind: ExportedRanking,
     FittedRankingKind: ExportedTrees,
     RetrievalKind: ExportedRetrieval,
@@ -54,7 +54,7 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
         UserError: its outputs differ from the run's; nothing is then written.
     """
     rows = RawRows.load(source.run)
-    exported = EXPORTED[type(source.cfg.kind)](source, form, rows)
+    exported = EXPORTS[type(source.cfg.kind)](source, form, rows)
     exported.check()
     new = not output.exists()
     output.parent.mkdir(parents=True, exist_ok=True)

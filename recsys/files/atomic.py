@@ -19,7 +19,7 @@ from typing import Any
 from recsys.base.errors import UserError
 
 WRITING = "while writing "  # begins the note on an error
-MOST_ATTEMPTS = 100  # to create a folder that other processes remove at the same time
+MAX_ATTEMPTS = 100  # to create a folder that other processes remove at the same time
 
 
 def beside(path: Path, *, unique: bool = False) -> Path:
@@ -147,7 +147,7 @@ def _is(descriptor: int, path: Path) -> bool:
 
 
 def _open_folder(folder: Path) -> int:
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return os.open(folder, os.O_RDONLY)

@@ -27,7 +27,7 @@ FILE = "manifest.json"
 MADE_FROM = "made_from"  # in manifest.json: globs of files elsewhere; when they change, a server loads the folder again
 UNREADABLE = "is damaged and cannot be read"
 BLOCK_BYTES = 1 << 22
-MOST_PATH = 4000  # bytes of a path in a folder
+MAX_PATH = 4000  # bytes of a path in a folder
 
 Entry = tuple[int, str]  # bytes and digest of a file
 
@@ -125,7 +125,7 @@ def inside(folder: Path, name: str) -> Path:
     path = folder / name
     try:
         if (
-            0 < len(os.fsencode(name)) < MOST_PATH
+            0 < len(os.fsencode(name)) < MAX_PATH
             and "\0" not in name
             and path.resolve().is_relative_to(folder.resolve())
         ):

@@ -8,7 +8,7 @@ import yaml
 from recsys.base.errors import UserError
 
 CONFIG = "config.yaml"
-MOST_BYTES = 2**22  # of it; ten thousand features take a quarter
+MAX_BYTES = 2**22  # of it; ten thousand features take a quarter
 FEATURES = "features.json"
 DATA = "data.json"
 STARTS = "starts.json"  # what made the run (starts.py)
@@ -37,8 +37,8 @@ def config_text(path: Path) -> str:
     Raises UserError if it is too large to be parsed in seconds, or has aliases, which no run writes: a few nested ones
     stand for a config of any size.
     """
-    if (size := path.stat().st_size) > MOST_BYTES:
-        raise UserError(f"{path}: has {size >> 20} MiB, more than a config of a run, {MOST_BYTES >> 20}; restore it")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise UserError(f"{path}: has {size >> 20} MiB, more than a config of a run, {MAX_BYTES >> 20}; restore it")
     text = path.read_text(encoding="utf-8")
     if "&" in text and "*" in text:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

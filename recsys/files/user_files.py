@@ -14,7 +14,7 @@ POINTER = "is a pointer of Git LFS, not the file itself; run: git lfs pull"
 END = 1 << 16  # bytes of both ends of a file that are compared before all of it
 SCHEME = re.compile(r"([A-Za-z][\w+.-]*):[/\\]")  # s3:/bucket is what is left of s3://bucket in a path
 FORBIDDEN = "/\\*?[]"
-MOST_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
+MAX_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
 
 
 def on_file_system(name: str, hint: str = "mount the store, or copy from or to it") -> str:
@@ -105,7 +105,7 @@ def name_problem(name: str) -> str | None:
     if not name.isprintable():
         return "contains a character that cannot be printed"
     size = len(name.encode(errors="replace"))
-    return f"has {size} bytes, more than {MOST_BYTES}" if size > MOST_BYTES else None
+    return f"has {size} bytes, more than {MAX_BYTES}" if size > MAX_BYTES else None
 
 
 def check_name(name: str, key: str, example: str) -> None:

@@ -26,7 +26,7 @@ from recsys.follow.gate import GateCheck, GateResult
 from recsys.online.servable import Query
 
 CALLS, WARM_UP = 500, 20  # calls that are timed, and before them
-MOST_SECONDS = 600  # for loading and all calls
+MAX_SECONDS = 600  # for loading and all calls
 
 
 def check_artefact(folder: Path, *, latency_ms: float | None = None, size_mb: float | None = None) -> GateResult:
@@ -40,9 +40,9 @@ def check_artefact(folder: Path, *, latency_ms: float | None = None, size_mb: fl
     checks = [_at_most("size", bytes_of(folder) / 1e6, size_mb, "MB", "the artefact has")]
     command = [sys.executable, "-m", "recsys.follow.artefact_check", str(folder)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        text = f"{folder}: did not load and answer its examples within {MOST_SECONDS} s"
+        text = f"{folder}: did not load and answer its examples within {MAX_SECONDS} s"
         return GateResult((GateCheck("loads", False, text), *checks))
     if done.returncode != 0:
         why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")

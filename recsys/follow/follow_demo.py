@@ -42,7 +42,7 @@ from recsys.follow.model_registry import ModelRegistry
 DAYS, ROWS = 12, 6000
 POISONED, BUG = 6, 9  # numbers of the days whose labels are inverted, and on which somebody deploys a build by hand
 NAME, SHARE, ITEMS = "clicks", 0.3, 5
-START_SECONDS, MOST_REQUESTS, BLOCK = 60.0, 30_000, 1000
+START_SECONDS, MAX_REQUESTS, BLOCK = 60.0, 30_000, 1000
 
 SETTINGS = {
     "name": NAME,
@@ -161,7 +161,7 @@ class Visitors:
         connection = HTTPConnection("127.0.0.1", port, timeout=30)
         clicks: list[dict[str, object]] = []
         with bar("visitors", None, "requests") as shown:
-            for i in range(MOST_REQUESTS):
+            for i in range(MAX_REQUESTS):
                 if i % 50 == 0 and any(e.get("version") == canary and e["event"] in ENDS for e in registry.history()):
                     break
                 if i % BLOCK == 0:

@@ -30,7 +30,7 @@ from recsys.evaluation.resampling import Groups, Means, Measured, Predictions, d
 
 ROWS = ("auc", "pr_auc", "logloss", "ne", "calibration", "ece")  # metrics of rows with labels
 CALIBRATION_BINS = 20
-FEWEST_CLUSTERS = 30  # with fewer, the spread between clusters is not known
+MIN_CLUSTERS = 30  # with fewer, the spread between clusters is not known
 DEFAULT_CHANGE = {"rows": {"auc": -0.001, "ne": 0.002}, "queries": {"ndcg@10": -0.001}}
 Floats = np.ndarray
 
@@ -316,9 +316,9 @@ def _compared(
     if window.cluster is not None:
         owner = np.unique(window.cluster if units is None else window.cluster[units], return_inverse=True)[1]
         clusters = int(owner.max()) + 1
-        if clusters < FEWEST_CLUSTERS:
-            text = f"{_at(where)}the window has {clusters} clusters, fewer than {FEWEST_CLUSTERS}: too few to decide"
-            return [GateCheck(f"clusters {where}".strip(), False, text, clusters, None, FEWEST_CLUSTERS)]
+        if clusters < MIN_CLUSTERS:
+            text = f"{_at(where)}the window has {clusters} clusters, fewer than {MIN_CLUSTERS}: too few to decide"
+            return [GateCheck(f"clusters {where}".strip(), False, text, clusters, None, MIN_CLUSTERS)]
         none = np.zeros((clusters, 0))
         runs = [Groups(run, owner, (), none, none) for run in runs]
     points = np.stack([run.weighted(np.ones(len(run))) for run in runs])

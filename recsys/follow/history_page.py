@@ -21,10 +21,10 @@ from recsys.pages.page_table import Cell, Cells, PageTable, columns, cut
 
 FILE = "page.html"
 MAIN = ("auc", "ndcg@10")  # the metric of the chart: the first one that there is
-KINDS = {"promoted": "good", "rejected": "bad", "rolled_back": "bad"}
+EVENT_KINDS = {"promoted": "good", "rejected": "bad", "rolled_back": "bad"}
 CYCLE = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "stored", "why")
 EVENT = ("time", "event", "version", "who", "why")
-MOST_CYCLES, MOST_REASONS = 20, 5  # of the cycles that are listed, and of those whose reasons are
+MAX_CYCLES, MAX_REASONS = 20, 5  # of the cycles that are listed, and of those whose reasons are
 
 
 def write_page(follower: ContinuousTraining) -> Path:
@@ -40,7 +40,7 @@ def write_page(follower: ContinuousTraining) -> Path:
     stored = {v["version"]: stored_as(v) for v in follower.registry.summaries()}
     cycles: list[Cells] = []
     for c in reversed(state.cycles):
-        outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", KINDS.get(c.outcome, ""))
+        outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", EVENT_KINDS.get(c.outcome, ""))
         kind = "full" if c.full else "goes on"
         cycles.append(
             [
@@ -101,14 +101,14 @@ def show(file: Path) -> None:
     stored = {v["version"]: stored_as(v) for v in follower.registry.summaries()}
     names = ("cycle", "trained on", "rows", "judged on", "outcome", "version", "stored")
     cycles = Table(*names, title="cycles")
-    for c in follower.state.cycles[-MOST_CYCLES:]:
+    for c in follower.state.cycles[-MAX_CYCLES:]:
         kind = " (full)" if c.full else ""
         outcome = c.outcome.replace("_", " ") or f"at step {c.step}"
         version = c.version or ""
         given = (f"{c.number}{kind}", span(c.train), f"{c.rows:,}", ", ".join(c.window), outcome)
         cycles.add_row(*given, version, stored.get(version, ""))
     results.print(cycles)
-    for c in follower.state.cycles[-MOST_REASONS:]:
+    for c in follower.state.cycles[-MAX_REASONS:]:
         if c.why:
             results.print(f"cycle {c.number}: {c.why}", markup=False)
     if refused := follower.state.refused:

@@ -30,7 +30,7 @@ DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T_ ]?(\d{2})(?::?(\d{2}))?(?!\d))?")
 HOUR = re.compile(r"hour=(\d{1,2})(?!\d)")
 FILE = re.compile(r"stream-(?P<partition>.*)-(?P<offset>\d{20})\.jsonl")
 POSITIONS, REJECTED = "stream.json", "rejected.jsonl"
-AHEAD = 86_400  # seconds by which the clocks of senders may be ahead
+MAX_AHEAD = 86_400  # seconds by which the clocks of senders may be ahead
 BATCH, WAIT = 50_000, 1.0  # events of a batch; seconds to wait for the first one
 
 
@@ -181,7 +181,7 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
     files: dict[Path, list[bytes]] = {}
     first: dict[str, int] = {}
     rejected = 0
-    latest = time.time() + AHEAD
+    latest = time.time() + MAX_AHEAD
     for message in messages:
         offset = first.setdefault(message.key, message.offset)
         try:

@@ -16,10 +16,10 @@ from recsys.index.item_index import ItemIndex
 from recsys.index.milvus import MilvusIndex
 from recsys.index.protocol import About, Index, VectorRows
 
-SMALL, LARGE = 20_000, 2_000_000  # items; exact below, codes of 4 bits above
+MAX_EXACT_ITEMS, MIN_CODED_ITEMS = 20_000, 2_000_000  # items; exact below, codes of 4 bits above
 QUERIES = 1000  # of a measurement, at most
 AT_ONCE = 64  # of these, in one search
-KINDS = (*engines.ENGINES, milvus.KIND)
+INDEX_KINDS = (*engines.ENGINES, milvus.KIND)
 AnyIndex = TypeVar("AnyIndex", bound=Index)
 
 
@@ -65,12 +65,12 @@ def build(
         raise UserError(f"vectors: have shape {list(vectors.shape)}; an index needs at least one row of numbers")
     if not 0 < recall_target <= 1:
         raise UserError(f"index.recall_target={recall_target}: must be above 0 and at most 1")
-    if kind not in ("auto", *KINDS):
-        raise UserError(f"index.kind={kind}: must be auto, {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    if kind not in ("auto", *INDEX_KINDS):
+        raise UserError(f"index.kind={kind}: must be auto, {', '.join(INDEX_KINDS)}{did_you_mean(kind, INDEX_KINDS)}")
     check_server(kind, url)
     items = np.arange(len(vectors)) if items is None else items
     if kind == "auto":
-        kind = "exact" if len(vectors) < SMALL else "ivf" if len(vectors) < LARGE else "ivf_pq"
+        kind = "exact" if len(vectors) < MAX_EXACT_ITEMS else "ivf" if len(vectors) < MIN_CODED_ITEMS else "ivf_pq"
     stored = VectorRows(vectors)
     if queries is None:
         rng = np.random.default_rng(seed)

@@ -96,20 +96,20 @@ class ItemIndex(protocol.Index):
         protocol.check_added(items, vectors, self.dim)
         for start in range(0, len(items), protocol.ADDED):
             rows = slice(start, start + protocol.ADDED)
-            some, their = items[rows], vectors[rows].astype(np.float32)
+            ids, added = items[rows], vectors[rows].astype(np.float32)
             with self._lock:
-                self._forget(some)
+                self._forget(ids)
                 first = len(self._items)
-                self._vectors.append(their)
-                self._engine.add(their)
-                self._items = np.concatenate([self._items, some.astype(np.int64)])
-                most = int(some.max()) + 1
+                self._vectors.append(added)
+                self._engine.add(added)
+                self._items = np.concatenate([self._items, ids.astype(np.int64)])
+                most = int(ids.max()) + 1
                 if most > len(self._row_of):
                     grown = np.full(max(most, 2 * len(self._row_of)), -1, np.int64)
                     grown[: len(self._row_of)] = self._row_of
                     self._row_of = grown
-                self._row_of[some] = np.arange(first, first + len(some))
-                self._count += len(some)
+                self._row_of[ids] = np.arange(first, first + len(ids))
+                self._count += len(ids)
 
     def remove(self, items: np.ndarray) -> int:
         with self._lock:

@@ -44,7 +44,7 @@ CONNECT_SECONDS, ANSWER_SECONDS, WRITE_SECONDS = 5.0, 10.0, 120.0
 INSERT_BYTES = 8 << 20  # of one request; servers take 64 MiB
 SEGMENT_BYTES = 512 << 20  # of the vectors that share cells; larger collections have several segments
 EVERY_CELL = 1 << 16  # the most cells that a segment can have
-LONGEST = 16_384  # items that Milvus lists for a query
+MAX_LISTED = 16_384  # items that Milvus lists for a query
 LISTED = 1 << 20  # items of the answer to one request
 
 
@@ -88,9 +88,9 @@ class MilvusIndex(protocol.Index):
         self, queries: np.ndarray, k: int, effort: int | None = None, *, exact: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         queries = protocol.check_search(queries, k, self.dim)
-        if k > LONGEST and len(self) > LONGEST:
-            raise UserError(f"k={k}: Milvus lists at most {LONGEST:,} items of a query; ask for fewer")
-        listed = min(k, LONGEST)
+        if k > MAX_LISTED and len(self) > MAX_LISTED:
+            raise UserError(f"k={k}: Milvus lists at most {MAX_LISTED:,} items of a query; ask for fewer")
+        listed = min(k, MAX_LISTED)
         cells = EVERY_CELL if exact else self.about.effort if effort is None else effort
         items = np.full((len(queries), listed), -1, np.int64)
         products = np.full((len(queries), listed), -np.inf, np.float32)
@@ -289,8 +289,8 @@ def _requests(items: np.ndarray, vectors: np.ndarray) -> Iterator[list[dict[str,
     """Yield the rows of requests that insert items."""
     step = max(1, min(protocol.ADDED, INSERT_BYTES // (4 * vectors.shape[1])))
     for start in range(0, len(items), step):
-        some, their = items[start : start + step].tolist(), vectors[start : start + step].astype(np.float32)
-        yield [{ITEM: item, VECTOR: vector} for item, vector in zip(some, their, strict=True)]
+        ids, rows = items[start : start + step].tolist(), vectors[start : start + step].astype(np.float32)
+        yield [{ITEM: item, VECTOR: vector} for item, vector in zip(ids, rows, strict=True)]
 
 
 def _digest_in(about: Mapping[str, Any]) -> str | None:

@@ -120,9 +120,9 @@ def best(items: np.ndarray, products: np.ndarray, k: int) -> tuple[np.ndarray, n
     (array([[8, 9]]), array([[0.9, 0.5]], dtype=float32))
     """
     order = np.lexsort((items, -products), axis=1)[:, :k]
-    kept, their = np.take_along_axis(items, order, 1), np.take_along_axis(products, order, 1)
-    missing = ((0, 0), (0, k - kept.shape[1]))
-    return np.pad(kept, missing, constant_values=-1), np.pad(their.astype(np.float32), missing, constant_values=-np.inf)
+    ids, scores = np.take_along_axis(items, order, 1), np.take_along_axis(products, order, 1)
+    missing = ((0, 0), (0, k - ids.shape[1]))
+    return np.pad(ids, missing, constant_values=-1), np.pad(scores.astype(np.float32), missing, constant_values=-np.inf)
 
 
 def highest(scores: np.ndarray, k: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from tempfile import mkdtemp
 from recsys.base.errors import UserError
 from recsys.job.run_config import RunConfig
 
-MOST_NAME_BYTES = 255  # that file systems take
+MAX_NAME_BYTES = 255  # that file systems take
 
 
 def check_folders(cfg: RunConfig, run: str | None) -> None:
@@ -39,8 +39,8 @@ def _check_writable(key: str, name: str) -> None:
         for part in Path(name).parts:  # no file system takes these names
             if "\0" in part:
                 raise OSError(0, "a name contains the character NUL")
-            if len(os.fsencode(part)) > MOST_NAME_BYTES:
-                raise OSError(0, f"the name {part[:20]}... is longer than {MOST_NAME_BYTES} bytes")
+            if len(os.fsencode(part)) > MAX_NAME_BYTES:
+                raise OSError(0, f"the name {part[:20]}... is longer than {MAX_NAME_BYTES} bytes")
     except (OSError, ValueError) as e:
         if isinstance(e, UserError):
             raise

@@ -169,7 +169,7 @@ class ClosedFormKind(RetrievalKind):
     has_vectors = False
 
 
-KINDS: dict[str, ModelKind] = {
+MODEL_KINDS: dict[str, ModelKind] = {
     "ranking": RankingKind(),
     "fitted_ranking": FittedRankingKind(),
     "retrieval": RetrievalKind(),

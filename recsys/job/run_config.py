@@ -13,7 +13,7 @@ from recsys.base.errors import UserError
 from recsys.base.parsing import parse
 from recsys.config.compose import load_values, object_of
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.job.kinds import KINDS, ModelKind, kind_name
+from recsys.job.kinds import MODEL_KINDS, ModelKind, kind_name
 from recsys.schema import run_schema
 from recsys.schema.data_schema import DataConfig
 from recsys.schema.fields import plain
@@ -57,7 +57,7 @@ class RunConfig(run_schema.TrainConfig):
     @cached_property
     def kind(self) -> ModelKind:
         """The kind of the model."""
-        return KINDS[kind_name(self)]
+        return MODEL_KINDS[kind_name(self)]
 
     @property
     def accelerator(self) -> str:

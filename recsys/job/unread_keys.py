@@ -15,7 +15,7 @@ from recsys.schema.class_facts import own_model
 from recsys.schema.data_schema import DataConfig, LabelConfig
 from recsys.schema.fields import defaults, flatten
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 SHARES = ("order", "time", "random", "hash")
 IN_SHARES = f"with data.split.by={', '.join(SHARES)}"
 TIMED = ("time", "hash", "kfold")
@@ -164,7 +164,7 @@ def unread_line(cfg: RunConfig, composed: DictConfig | RunConfig) -> str | None:
         by_reader.setdefault(why, []).append(key)
     parts = []
     for why, keys in by_reader.items():
-        more = f" and {len(keys) - MOST_SHOWN} more" if len(keys) > MOST_SHOWN else ""
+        more = f" and {len(keys) - MAX_SHOWN} more" if len(keys) > MAX_SHOWN else ""
         verb = "is" if len(keys) == 1 else "are"
-        parts.append(f"{', '.join(sorted(keys)[:MOST_SHOWN])}{more} {verb} read only {why}")
+        parts.append(f"{', '.join(sorted(keys)[:MAX_SHOWN])}{more} {verb} read only {why}")
     return f"no effect on this run: {'; '.join(parts)}" if parts else None

@@ -14,7 +14,7 @@ import orjson
 
 from recsys.loadtest.encode_tensors import NUMPY
 
-MOST_BYTES = 64 * 2**20  # of an answer
+MAX_BYTES = 64 * 2**20  # of an answer
 WRONG, OTHER, LARGE = "wrong answer", "other values", "answer too large"  # kinds of errors
 RELATIVE, ABSOLUTE = 1e-3, 1e-5  # tolerance: of sums in another order, as in batches of other sizes
 SAMPLE = 4  # one of so many answers that differ has its values compared

@@ -19,7 +19,7 @@ from recsys.files.user_files import problem_of
 Row = dict[str, Any]
 History = list[Row]  # of a query of a retrieval model
 
-MOST = 20_000  # number of rows that are read; requests repeat them
+MAX_ROWS = 20_000  # number of rows that are read; requests repeat them
 EXAMPLES = "examples.json"  # in the folder of an exported model
 NUMPY = {
     "BOOL": np.dtype(np.bool_),
@@ -31,7 +31,7 @@ WORDS = {"true": True, "1": True, "false": False, "0": False}  # of BOOL in text
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return at most MOST rows of a CSV, JSON lines or Parquet file, or the examples of an exported model.
+    """Return at most MAX_ROWS rows of a CSV, JSON lines or Parquet file, or the examples of an exported model.
 
     Raises:
         UserError: the file is missing, empty, of another kind, or cannot be read.
@@ -65,12 +65,12 @@ def read_histories(path: Path) -> list[History]:
 
 def _csv(path: Path) -> list[Row]:
     with path.open(newline="", encoding="utf-8") as f:
-        return [{k: v for k, v in row.items() if k is not None} for row in islice(csv.DictReader(f), MOST)]
+        return [{k: v for k, v in row.items() if k is not None} for row in islice(csv.DictReader(f), MAX_ROWS)]
 
 
 def _json_lines(path: Path) -> list[Row]:
     with path.open(encoding="utf-8") as f:
-        rows = [json.loads(line) for line in islice(f, MOST) if line.strip()]
+        rows = [json.loads(line) for line in islice(f, MAX_ROWS) if line.strip()]
     return _checked(rows)
 
 
@@ -79,7 +79,7 @@ def _parquet(path: Path) -> list[Row]:
     from polars.exceptions import PolarsError
 
     try:
-        return pl.scan_parquet(path, glob=False).head(MOST).collect().to_dicts()
+        return pl.scan_parquet(path, glob=False).head(MAX_ROWS).collect().to_dicts()
     except (PolarsError, OSError) as e:
         raise ValueError(str(e)) from e
 
@@ -91,7 +91,7 @@ def _examples(path: Path) -> list[Row]:
         raise ValueError('it has no list "rows"')
     if rows and isinstance(rows[0], list):  # retrieval: a history of rows for each query
         rows = [row for history in rows for row in history]
-    return _checked(rows[:MOST])
+    return _checked(rows[:MAX_ROWS])
 
 
 def _checked(rows: list[Any]) -> list[Row]:

@@ -13,7 +13,7 @@ from recsys.loadtest.drive import Timings
 from recsys.loadtest.server_times import ServerTimes
 
 BUSY = 0.9  # share of a core from which the client itself may be the limit
-LATE = 0.2  # share of the mean latency from which requests count as sent late
+MAX_LATE_SHARE = 0.2  # share of the mean latency from which requests count as sent late
 PERCENTILES = {"p50_ms": 50, "p90_ms": 90, "p99_ms": 99, "p999_ms": 99.9}
 TIMES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "mean_ms")
 TIME_NAMES = ("p50", "p90", "p99", "p99.9", "mean")
@@ -62,7 +62,9 @@ class Measurement:
     @property
     def sent_late(self) -> bool:
         """Return whether a large part of the latency passed before the requests of an open loop were sent."""
-        return self.client_ms is not None and self.mean_ms is not None and self.client_ms > LATE * self.mean_ms
+        return (
+            self.client_ms is not None and self.mean_ms is not None and self.client_ms > MAX_LATE_SHARE * self.mean_ms
+        )
 
 
 COLUMNS = tuple(f.name for f in fields(Measurement))

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from recsys.loadtest.answers import MOST_BYTES
+from recsys.loadtest.answers import MAX_BYTES
 from recsys.loadtest.encode_tensors import InputSpec
 from recsys.loadtest.endpoint import Endpoint, TargetModel
 from recsys.loadtest.http_connection import LOST, RETRY_S, TIMEOUT, OnDone
@@ -23,7 +23,7 @@ from recsys.loadtest.target import SECONDS, TargetBase
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", MOST_BYTES),
+    ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # each channel has a connection of its own
 )

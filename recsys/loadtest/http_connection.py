@@ -9,7 +9,7 @@ from typing import cast
 
 from httptools import HttpParserError, HttpResponseParser
 
-from recsys.loadtest.answers import LARGE, MOST_BYTES
+from recsys.loadtest.answers import LARGE, MAX_BYTES
 from recsys.loadtest.endpoint import Endpoint, tls_context
 
 RETRY_S = 0.05  # before another attempt to connect
@@ -116,7 +116,7 @@ class _Stream(asyncio.Protocol):
     def on_body(self, part: bytes) -> None:
         self._parts.append(part)
         self._size += len(part)
-        if self._size > MOST_BYTES and self._owner is not None:
+        if self._size > MAX_BYTES and self._owner is not None:
             self._parts.clear()
             self._owner.too_large()
 

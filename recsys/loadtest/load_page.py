@@ -26,10 +26,10 @@ from recsys.loadtest.figures import (
 from recsys.pages import render
 from recsys.pages.charts.axes import Axis, line, spans
 from recsys.pages.charts.bars import COLOURS, Part, Stack, lying
-from recsys.pages.charts.plots import WIDE, Series, across, figure, lines, upwards
+from recsys.pages.charts.plots import PLOT_WIDTH, Series, across, figure, lines, upwards
 from recsys.pages.page_table import Cell, Cells, PageTable, Paint, columns
 
-MOST_MARKS = 8
+MAX_MARKS = 8
 NAMES_WIDE, NOTES_WIDE = 60, 80  # pixels before and behind bars
 PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "rows": "JSON rows"}
 Value = Callable[[Measurement], float | None]
@@ -88,11 +88,11 @@ def _sections(measurements: Sequence[Measurement], slo_ms: float | None) -> list
             return [("Latency", [], ["No request was answered: no chart of the latency."])]
         times = {name: getattr(m, key) for name, key in zip(TIME_NAMES, TIMES, strict=True)}
         slo = slo_ms if slo_ms is not None and slo_ms < 3 * m.p999_ms else None
-        x = Axis(0, max(m.p999_ms, slo or 0.0) * 1.02, NAMES_WIDE, WIDE - NOTES_WIDE)
+        x = Axis(0, max(m.p999_ms, slo or 0.0) * 1.02, NAMES_WIDE, PLOT_WIDTH - NOTES_WIDE)
         bars = [Stack([Part(v, "var(--c0)")], name, f"{milliseconds(v)} ms", slo) for name, v in times.items()]
         title = f"latency, batch size {m.batch_size:,}, {describe_load(m)}"
         small = "" if slo is None else f"the line: {slo:g} ms, the limit of p99"
-        return [("Latency", [], [figure(title, lying(bars, x, wide=WIDE, thick=20), small=small)])]
+        return [("Latency", [], [figure(title, lying(bars, x, wide=PLOT_WIDTH, thick=20), small=small)])]
     sizes = {m.batch_size for m in measurements}
     by_load = _lines(measurements, describe_load, lambda m: m.batch_size)
     by_size = _lines(measurements, lambda m: f"batch size {m.batch_size:,}", _load)
@@ -150,7 +150,7 @@ def _chart(
     if not xs:
         return f"No request was answered: no chart of {title}."
     flat = across(xs, spans(xs, 4))
-    if marked and len(set(xs)) <= MOST_MARKS:
+    if marked and len(set(xs)) <= MAX_MARKS:
         flat = replace(flat, marks=sorted(set(xs)))
     up = upwards([*ys, *([limit] if limit is not None and limit < 3 * max(ys) else [])], spans(ys))
     under = []

@@ -12,8 +12,8 @@ import orjson
 from recsys.loadtest.encode_tensors import History, Row, make_tensors
 from recsys.loadtest.endpoint import Endpoint, TargetModel
 
-MOST_REQUESTS = 512  # number of different requests of a batch size
-MOST_BYTES = 16 * 2**20  # of all requests of a batch size
+MAX_REQUESTS = 512  # number of different requests of a batch size
+MAX_BYTES = 16 * 2**20  # of all requests of a batch size
 
 Encode = Callable[[Sequence[Any]], bytes]  # rows, or histories, of a request -> the request
 
@@ -22,11 +22,11 @@ def make_requests(rows: Sequence[Any], batch_size: int, encode: Encode) -> list[
     """Return different requests of `batch_size` rows, or histories, each, one after another in their order."""
     requests: list[bytes] = []
     size = 0
-    for i in range(min(MOST_REQUESTS, math.ceil(len(rows) / math.gcd(batch_size, len(rows))))):
+    for i in range(min(MAX_REQUESTS, math.ceil(len(rows) / math.gcd(batch_size, len(rows))))):
         start = i * batch_size
         requests.append(encode([rows[(start + k) % len(rows)] for k in range(batch_size)]))
         size += len(requests[-1])
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             break
     return requests
 

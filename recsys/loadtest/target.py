@@ -12,7 +12,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.loadtest.answers import MOST_BYTES
+from recsys.loadtest.answers import MAX_BYTES
 from recsys.loadtest.encode_tensors import InputSpec
 from recsys.loadtest.endpoint import Endpoint, TargetModel, tls_context
 
@@ -88,8 +88,8 @@ class HttpTarget(TargetBase):
                     size += len(part)
                     if time.monotonic() > end:
                         raise TimeoutError
-                    if size > MOST_BYTES:
-                        raise HTTPException(f"has more than {MOST_BYTES:,} bytes")
+                    if size > MAX_BYTES:
+                        raise HTTPException(f"has more than {MAX_BYTES:,} bytes")
                 if response.length:  # it was cut off
                     raise HTTPException("is cut off")
                 return response.status, b"".join(parts)

@@ -8,7 +8,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 SCORES = 2**23  # of a block, about what the caches of a CPU hold
 GPU_SCORES = 2**27  # of a block on a GPU, which small blocks leave idle; 0.75 GiB in float32
-LEAST_ROWS = 64  # of a block, or as many as the width: each block adds to the gradient of all items
+MIN_ROWS = 64  # of a block, or as many as the width: each block adds to the gradient of all items
 
 
 def blocked_cross_entropy(
@@ -51,7 +51,7 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         q, w = queries.to(dtype), items.to(dtype)
         query, order = query_of_target.sort()
         target = targets[order]
-        rows = max((SCORES if q.device.type == "cpu" else GPU_SCORES) // len(items), LEAST_ROWS, q.shape[1])
+        rows = max((SCORES if q.device.type == "cpu" else GPU_SCORES) // len(items), MIN_ROWS, q.shape[1])
         starts = range(0, len(q), rows)
         edges = [0, len(query)]  # of the blocks' targets
         if len(starts) > 1:

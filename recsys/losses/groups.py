@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from recsys.losses.ranking import RankingLoss
 from recsys.ranges import Count, Share
 
-MOST_GRADE = 30.0  # gains of 2^grade - 1 must fit into float32
+MAX_GRADE = 30.0  # gains of 2^grade - 1 must fit into float32
 
 
 class GroupLoss(nn.Module, RankingLoss):
@@ -100,7 +100,7 @@ class Listwise(GroupLoss):
     def compare(self, scores: Tensor, labels: Tensor, weight: Tensor, group: Tensor) -> Tensor:
         groups = len(scores)  # at least the number of groups
         known = weight > 0
-        gains = torch.exp2(labels.clamp(max=MOST_GRADE)) - 1 if self.exponential else labels
+        gains = torch.exp2(labels.clamp(max=MAX_GRADE)) - 1 if self.exponential else labels
         gains = gains.clamp(min=0) * weight
         masked = scores.masked_fill(~known, -torch.inf)
         most = scores.new_full((groups,), -torch.inf).scatter_reduce(0, group, masked.detach(), "amax")
@@ -142,7 +142,7 @@ class Pairwise(GroupLoss):
         if self.ndcg:
             # by how much the NDCG of their group changes if the rows of a pair exchange their places
             known = weight > 0
-            gains = torch.where(known, torch.exp2(labels.clamp(0, MOST_GRADE)) - 1, 0)
+            gains = torch.where(known, torch.exp2(labels.clamp(0, MAX_GRADE)) - 1, 0)
             best = _sums(gains * _discounts(torch.where(known, labels, -torch.inf), group), group, len(scores))
             discounts = _discounts(torch.where(known, scores.detach(), -torch.inf), group)
             changes = (gains[first] - gains[second]).abs() * (discounts[first] - discounts[second]).abs()

@@ -20,8 +20,10 @@ from recsys.ranges import Count, Part, Share
 
 Distribution = Literal["uniform", "popularity", "in_batch"]
 REDRAWS = 4  # how often negatives that are in a row's history are drawn again
-OFTEN = 8  # samples per candidate from which all candidates are scored: few are then in no sample, with a gradient of 0
-WIDE = 32  # candidates per negative of a target up to which it takes less time to score all of them
+MIN_SAMPLES = (
+    8  # samples per candidate from which all candidates are scored: few are then in no sample, with a gradient of 0
+)
+MAX_CANDIDATES = 32  # candidates per negative of a target up to which it takes less time to score all of them
 
 
 class Popularity:
@@ -64,7 +66,7 @@ class Negatives:
     def looked_up(self, popularity: Popularity) -> Tensor:
         """Return the ids whose vectors are looked up: `ids`, or all candidates where scoring all takes less time."""
         rows, separate = len(popularity), self.uniform and self.ids.dim() == 2
-        of_all = separate and rows <= min(self.ids.numel() // OFTEN, WIDE * self.ids.shape[1])
+        of_all = separate and rows <= min(self.ids.numel() // MIN_SAMPLES, MAX_CANDIDATES * self.ids.shape[1])
         return torch.arange(1, rows, device=self.ids.device) if of_all else self.ids
 
 

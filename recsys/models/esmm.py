@@ -15,13 +15,13 @@ from recsys.models.common.layers import flatten, require_sparse
 from recsys.models.common.towers import Tower
 from recsys.ranges import Deviation, Share, Width
 
-LEAST = 1e-7  # keeps the logit of a probability of 1 finite
+MIN_PROBABILITY = 1e-7  # keeps the logit of a probability of 1 finite
 
 
 def logit_of_product(first: Tensor, second: Tensor) -> Tensor:
     """Return the logit of sigmoid(first) * sigmoid(second), computed from logarithms."""
     log_p = nn.functional.logsigmoid(first) + nn.functional.logsigmoid(second)
-    return log_p - torch.log(-torch.expm1(log_p.clamp(max=-LEAST)))
+    return log_p - torch.log(-torch.expm1(log_p.clamp(max=-MIN_PROBABILITY)))
 
 
 class ESMM(nn.Module):

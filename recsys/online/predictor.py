@@ -51,11 +51,11 @@ class Predictor:
         """
         from recsys.evaluation.calibration import load as load_calibration
         from recsys.online.raw_rows import RawRows
-        from recsys.training.fitted_ranking import RESTORE
+        from recsys.training.fitted_ranking import RESTORERS
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        if (restore := RESTORE.get(type(cfg.kind))) is None:
+        if (restore := RESTORERS.get(type(cfg.kind))) is None:
             raise UserError(
                 f"run={run}: its model retrieves items and cannot score rows; use recsys.online.recommender.Recommender"
             )

@@ -32,7 +32,7 @@ from recsys.schema.source_schema import SourceConfig
 
 Row = Mapping[str, Any]
 Cells = Sequence[Any]  # the values of one column
-FEW = 8  # rows that are transposed one by one
+MAX_TRANSPOSED_ROWS = 8  # rows that are transposed one by one
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Transpose:
             rows = [dict(row) for row in rows]
         keys = list(rows[0])
         # as the rows of one client usually are
-        if len(rows) > FEW and list(chain.from_iterable(rows)) == keys * len(rows):
+        if len(rows) > MAX_TRANSPOSED_ROWS and list(chain.from_iterable(rows)) == keys * len(rows):
             values: list[Any] = list(chain.from_iterable(map(dict.values, rows)))  # type: ignore[arg-type]
             return self.columns({key: values[i :: len(keys)] for i, key in enumerate(keys)}, len(rows))
         try:

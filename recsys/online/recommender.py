@@ -243,9 +243,9 @@ class Recommender:
                     known = batch.history.slice(start, stop)
                     inside = known.values <= self.nameable
                     scores[known.segment_ids[inside], known.values[inside] - 1] = -torch.inf
-                some, their = top_k(scores, k)
-                ids.append(some + 1)
-                best.append(their)
+                columns, highest = top_k(scores, k)
+                ids.append(columns + 1)
+                best.append(highest)
         return torch.cat(ids), torch.cat(best)
 
     def _named(self, groups: pl.Series, ids: Tensor, scores: Tensor) -> pl.DataFrame:

@@ -12,8 +12,8 @@ from recsys.base.errors import UserError
 from recsys.data.features import Fitted
 from recsys.data.features.row_sources import Cross, Pattern
 
-NEARLY_ALL = 0.95  # of at least FEWEST values, which shows that a column is not that of the training rows
-FEWEST = 10
+NEARLY_ALL = 0.95  # of at least MIN_VALUES values, which shows that a column is not that of the training rows
+MIN_VALUES = 10
 SAID_FROM = 0.05
 
 
@@ -57,7 +57,7 @@ class UnknownValues:
         """
         lines = []
         for name, (given, unknown) in sorted(self._counts.items()):
-            if given >= FEWEST and unknown >= NEARLY_ALL * given and not self._allowed:
+            if given >= MIN_VALUES and unknown >= NEARLY_ALL * given and not self._allowed:
                 hint = "correct the column, or set allow_unknown=true if these values are new"
                 raise UserError(f"{self._line(name, given, unknown)}; {hint}")
             if unknown >= SAID_FROM * given and unknown and name not in said:

@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 from recsys.base.printable import escaped, visible
 
-LONGEST = 36  # number of characters shown of a value
+MAX_VALUE_LENGTH = 36  # number of characters shown of a value
 TRIAL = re.compile(r"(.*/)?\d+: ")  # name of a trial, such as 3: lr=0.1, dim=8
 
 
@@ -71,7 +71,7 @@ def size(n: float) -> str:
     return f"{n:,.1f} GiB"
 
 
-def plain(text: str, longest: int = LONGEST) -> str:
+def plain(text: str, longest: int = MAX_VALUE_LENGTH) -> str:
     """Shorten text to one printable line."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     return escaped(cut)

@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from recsys.pages.elements import LONGEST, plain
+from recsys.pages.elements import MAX_VALUE_LENGTH, plain
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,6 @@ class PageTable:
         return [rows[: self.first] + kept, [r for i, r in enumerate(rows) if i >= self.first and i != self.keep]]
 
 
-def cut(text: str, longest: int = LONGEST, kind: str = "") -> Cell:
+def cut(text: str, longest: int = MAX_VALUE_LENGTH, kind: str = "") -> Cell:
     """Return a cell with the beginning of a text; its tooltip has what was cut off."""
     return Cell(plain(text, longest), kind, plain(text, 400) if len(text) > longest else "")

@@ -20,10 +20,10 @@ PARTS = re.compile(  # of a page: its texts, legends and charts. Charts of class
     re.DOTALL,
 )
 ENTRIES = re.compile(r'<span[^>]*><i style="background:([^"]*)"></i>(.*?)</span>', re.DOTALL)  # of a legend
-LONGEST = 60  # letters of a paragraph that can be the caption of a chart
+MAX_CAPTION_LENGTH = 60  # letters of a paragraph that can be the caption of a chart
 WIDEST = 1.3  # how much larger the texts of wide charts are drawn, since a cell shrinks these charts
 MARGIN = 24  # pixels beside a chart, which the larger texts need
-SMALL = 420  # least width of a picture in pixels
+MIN_PICTURE_PIXELS = 420  # least width of a picture in pixels
 NARROW = 860  # width of a chart in pixels that a cell does not shrink
 
 
@@ -64,7 +64,7 @@ class Page:
                 legend = part["legend"]
             elif part["tag"] in ("h1", "h2"):
                 heading, caption, legend = _plain(part["text"]), "", ""
-            elif len(text := _plain(part["text"])) <= LONGEST or part["tag"] != "p":
+            elif len(text := _plain(part["text"])) <= MAX_CAPTION_LENGTH or part["tag"] != "p":
                 caption = text
         return pictures
 
@@ -120,7 +120,7 @@ class Picture:
                 xmlns="http://www.w3.org/2000/svg",
                 class_="recsys-picture",
                 viewBox=view,
-                width=str(round(min(max(wide, SMALL), NARROW))),
+                width=str(round(min(max(wide, MIN_PICTURE_PIXELS), NARROW))),
             )
         )
 

@@ -37,7 +37,7 @@ from recsys.report.sections import trials
 BRIGHT = 8  # number of lines with a colour of their own
 VALIDATION = [f"{m.name}@10" if m.at_k and not m.whole else m.name for m in METRICS.values() if m.curve]
 BILLION = 1e9
-SMALL = 250  # width and height of a chart of calibration
+CALIBRATION_PIXELS = 250  # width and height of a chart of calibration
 
 
 Scaling = Mapping[str, Sequence[scaling.ScalingRun]]  # model -> runs
@@ -271,6 +271,6 @@ def _reliability(run_line: Line, label_name: str, bins: Sequence[Dot], paint: Pa
     counts = [int(n) for *_, n in run_line.first.curve(label_name, "calibration")]
     rows = f"{f'{min(counts):,} to ' if min(counts) < max(counts) else ''}{max(counts):,} rows"
     caption.append(f"{len(bins)} bins of {rows if run_line.first.weight is None else 'equal weight'}")
-    x, y = Axis(0, top, 44, SMALL - 10), Axis(0, top, SMALL - 36, 10)
-    picture = dots(bins, x, y, "mean probability", diagonal=True, size=(SMALL, SMALL))
+    x, y = Axis(0, top, 44, CALIBRATION_PIXELS - 10), Axis(0, top, CALIBRATION_PIXELS - 36, 10)
+    picture = dots(bins, x, y, "mean probability", diagonal=True, size=(CALIBRATION_PIXELS, CALIBRATION_PIXELS))
     return figure(tail(paint.name, 26), picture, small=", ".join(caption), mark=paint.colour)

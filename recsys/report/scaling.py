@@ -10,7 +10,7 @@ import numpy as np
 
 from recsys.evaluation.resampling import student_bound
 
-FEWEST = 4  # runs of a model on the frontier, from which a line has an interval
+MIN_RUNS = 4  # runs of a model on the frontier, from which a line has an interval
 
 
 ABOUT = (
@@ -52,7 +52,7 @@ def sentence(model: str, runs: Sequence[ScalingRun]) -> str:
     """Return what the fit of a model says, in one line."""
     law = fit(runs)
     if law is None:
-        return f"{model}: fewer than {FEWEST} of {len(runs)} runs are on the frontier of loss against compute: no fit"
+        return f"{model}: fewer than {MIN_RUNS} of {len(runs)} runs are on the frontier of loss against compute: no fit"
     return (
         f"{model}: test logloss above the teacher's falls as compute^-{law.exponent:.3f} (95 %: {law.low:.3f} to "
         f"{law.high:.3f}), by {1 - 2**-law.exponent:.1%} for twice the compute; {len(law.frontier)} of {len(runs)} "
@@ -70,9 +70,9 @@ def frontier(runs: Sequence[ScalingRun]) -> tuple[ScalingRun, ...]:
 
 
 def fit(runs: Sequence[ScalingRun]) -> ScalingFit | None:
-    """Fit a power law to a model's frontier by least squares of the logarithms; None for fewer than FEWEST runs."""
+    """Fit a power law to a model's frontier by least squares of the logarithms; None for fewer than MIN_RUNS runs."""
     on = frontier([r for r in runs if r.excess > 0 and r.compute > 0])
-    if len(on) < FEWEST:
+    if len(on) < MIN_RUNS:
         return None
     x, y = (np.log([getattr(r, name) for r in on]) for name in ("compute", "excess"))
     slope, intercept = np.polyfit(x, y, 1)

@@ -13,7 +13,7 @@ from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better, main_
 from recsys.evaluation.resampling import Z, hanley_mcneil
 from recsys.pages.charts.axes import axis_of_texts
 from recsys.pages.charts.bars import Part, bar
-from recsys.pages.charts.plots import LEFT, RIGHT, WIDE, Dot, dots, dots_in_cell, figure, parallel, upwards
+from recsys.pages.charts.plots import LEFT, PLOT_WIDTH, RIGHT, Dot, dots, dots_in_cell, figure, parallel, upwards
 from recsys.pages.elements import plain, tail
 from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, columns, cut
 from recsys.report.comparison import Line, differing
@@ -24,7 +24,7 @@ PARTS = tuple(  # of a step, in greys: a colour is a run
     Paint(name, f"var(--g{i})") for i, name in enumerate(("loader", "forward", "backward", "optimizer", "other"))
 )
 DELTAS = 4  # number of runs whose differences a table of slices shows
-SHORT = 12  # number of rows up to which a plan is not collapsed
+MAX_OPEN_ROWS = 12  # number of rows up to which a plan is not collapsed
 MANY = 24  # number of keys above which a table of configs is collapsed
 COLUMNS = 5  # number of runs up to which a table of configs has a column for each
 
@@ -159,7 +159,7 @@ def plans(runs: Sequence[ReportedRun]) -> list[tuple[str, bool, PageTable]]:
         more = f" and {len(users) - 4} more" if len(users) > 4 else ""
         used_by = ", ".join(r.name for r in users[:4]) + more
         summary = f"{len(rows)} tables on {world} process{'' if world == 1 else 'es'}: {used_by}"
-        out.append((summary, len(rows) <= SHORT and len(by) == 1, table))
+        out.append((summary, len(rows) <= MAX_OPEN_ROWS and len(by) == 1, table))
     return out
 
 
@@ -250,7 +250,7 @@ def _over(key: str, found: RankedTrials) -> Markup | None:
     having = [t for t in reversed(found.done) if key in t.values]
     if len({t.values[key] for t in having}) < 2:
         return None
-    x, places = axis_of_texts([t.values[key] for t in having], LEFT, WIDE - RIGHT)
+    x, places = axis_of_texts([t.values[key] for t in having], LEFT, PLOT_WIDTH - RIGHT)
     points = []
     for t, place in zip(having, places, strict=True):
         colour = "var(--c2)" if t is found.done[0] else "var(--c0)"

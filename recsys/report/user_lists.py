@@ -31,7 +31,7 @@ from recsys.training.loaders import loader_on_cpu
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run
 
-MOST_RUNS, MOST_HISTORY = 4, 10  # that are shown
+MAX_RUNS, MAX_HISTORY = 4, 10  # that are shown
 SPARE = 100  # rows that are read for each user to show, since a user may have several
 
 Rank = tuple[int, int]  # the numbers of candidates that score higher than a target, and of those that score the same
@@ -79,7 +79,7 @@ class UserSection(NamedTuple):
 
     def before(self, user: UserLists) -> str:
         """Return the last items of the history in words, oldest first."""
-        items, left_out = user.history[-MOST_HISTORY:], len(user.history[:-MOST_HISTORY])
+        items, left_out = user.history[-MAX_HISTORY:], len(user.history[:-MAX_HISTORY])
         shown = " · ".join(self._cell(item).text for item in items) or "nothing"
         return f"History, oldest first{f', without {left_out:,} earlier items' if left_out else ''}: {shown}"
 
@@ -119,9 +119,9 @@ def user_section(cfg: ReportConfig, groups: Sequence[Group]) -> UserSection:
         raise UserError(f"users: {why}; leave out users, or name retrieval runs that were tested on the same rows")
     lines = groups[0].lines
     every = [line.first for line in lines] if len(lines) > 1 else lines[0].runs  # the first seed of each config
-    runs = every[:MOST_RUNS]
+    runs = every[:MAX_RUNS]
     rows, how = order_of_rows(cfg, groups[0], runs)
-    how += f" Of {len(every)} runs, the first {MOST_RUNS} are shown." if every[MOST_RUNS:] else ""
+    how += f" Of {len(every)} runs, the first {MAX_RUNS} are shown." if every[MAX_RUNS:] else ""
     for run in runs:  # before anything is read
         choose_checkpoint(run.path, "best")
     table = item_table(runs) if cfg.items is None else read_table(cfg.items, Path(), "items")

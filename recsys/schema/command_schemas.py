@@ -9,7 +9,7 @@ from recsys.ranges import Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
 from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Local, Locals, Name, Node, Texts, field
 from recsys.schema.pipeline_schema import TableConfig
-from recsys.schema.run_schema import MOST_ROWS, LoaderConfig, OptimConfig, Rankings, ShardingConfig, TrainerConfig
+from recsys.schema.run_schema import MAX_ROWS, LoaderConfig, OptimConfig, Rankings, ShardingConfig, TrainerConfig
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
 
@@ -41,7 +41,7 @@ class EvaluateTrainerConfig:
 
     accelerator: str | None = None
     devices: Count | None = None
-    eval_batch_size: int | None = field(None, ge=1, le=MOST_ROWS)
+    eval_batch_size: int | None = field(None, ge=1, le=MAX_ROWS)
     threads: int | None = field(None, ge=1, le=4096)
 
 
@@ -120,7 +120,7 @@ class PredictConfig:
     input: Texts = field(MISSING, "a file, folder or glob, or a list of them")
     output: Local = field("predictions.parquet", "a Parquet file")
     checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
-    batch_size: int | None = field(None, "rows or queries; null: trainer.eval_batch_size", ge=1, le=MOST_ROWS)
+    batch_size: int | None = field(None, "rows or queries; null: trainer.eval_batch_size", ge=1, le=MAX_ROWS)
     k: Count | None = field(None, "retrieval models: length of the lists; null: the largest of the run's protocol.k")
     filter_history: bool | None = field(None, "retrieval models: leave out the history; null: the run's protocol")
     user: Any = field(None, "retrieval models: print the items for one user; input: by default the run's raw files")

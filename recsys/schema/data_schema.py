@@ -10,10 +10,10 @@ from recsys.ranges import MAX_INT, Count, Natural
 from recsys.schema.fields import CHECKED, Local, Name, field
 from recsys.schema.source_schema import SourceConfig, TextConfig
 
-MOST_BUCKETS = 2**31 - 2  # ids are Int32, and 0 is taken
-MOST_IDS = 2**31 - 1
-MOST_QUANTILES = 100_000  # a tenth of the rows from which quantiles of large data are estimated
-FEWEST_SAMPLE_ROWS = 100
+MAX_BUCKETS = 2**31 - 2  # ids are Int32, and 0 is taken
+MAX_IDS = 2**31 - 1
+MAX_QUANTILES = 100_000  # a tenth of the rows from which quantiles of large data are estimated
+MIN_SAMPLE_ROWS = 100
 
 
 @dataclass(config=CHECKED)
@@ -145,13 +145,13 @@ class SparseConfig:
     column: str | None = field(None, "the column it reads; null: the one of the feature's name")
     encode: str | None = field(None, "vocabulary: ids of training values | hash: into `buckets` | id: values are ids")
     buckets: int | None = field(
-        None, "hash: number of buckets; the table has one row more, row 0", ge=1, le=MOST_BUCKETS
+        None, "hash: number of buckets; the table has one row more, row 0", ge=1, le=MAX_BUCKETS
     )
     quantiles: int | None = field(
         None,
         "instead of encode: divide numbers into this many buckets with the same number of training rows",
         ge=2,
-        le=MOST_QUANTILES,
+        le=MAX_QUANTILES,
     )
     cross: list[str] | None = field(None, "instead of column: columns whose values together form one value")
     lag: Count | None = field(None, "take the value of the n-th row before, in the row's group")
@@ -179,7 +179,7 @@ class SparseConfig:
         "go on from another run (start_from), new values of a full table take the rows of others, which `evict` "
         "chooses",
         ge=2,
-        le=MOST_IDS,
+        le=MAX_IDS,
     )
     evict: Literal["age", "count"] | None = field(
         None, "age (default): the values not seen for the longest time | count: the rarest values"
@@ -196,7 +196,7 @@ class SparseConfig:
     pooling: Literal["sum", "mean"] | None = None
     table: str | None = field(None, "features with the same table share its rows and vocabulary")
     rows: int | None = field(
-        None, "id: rows of the table; otherwise: expected rows, for plans made without data", ge=1, le=MOST_IDS
+        None, "id: rows of the table; otherwise: expected rows, for plans made without data", ge=1, le=MAX_IDS
     )
     mean_length: PositiveFloat | None = field(
         None, "expected number of ids in a bag (default 1), for plans made without data"
@@ -293,7 +293,7 @@ class SampleConfig:
         "to users, with clicks, buys and ratings | drifting: days of them, whose clicks change from day to day | "
         "sales: of stores, by day | queries: documents with grades",
     )
-    rows: int = field(1_000_000, ge=FEWEST_SAMPLE_ROWS, le=10**10)
+    rows: int = field(1_000_000, ge=MIN_SAMPLE_ROWS, le=10**10)
     seed: Natural = 0
 
 

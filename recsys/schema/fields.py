@@ -1,6 +1,6 @@
 """Declare the keys of a config: their types, ranges and meanings; make objects of schemas from the values of YAML.
 
-batch_size: Count = field(2048, "rows per batch", le=MOST_ROWS)
+batch_size: Count = field(2048, "rows per batch", le=MAX_ROWS)
 """
 
 import math

@@ -10,8 +10,8 @@ from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
 from recsys.schema.fields import CHECKED, Local, LocalRun, Node, Nodes, Place, field
 
-MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
-MOST_BYTES = 2**63 - 1
+MAX_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
+MAX_BYTES = 2**63 - 1
 NumberType = Literal["fp32", "fp16", "bf16", "int8"]
 Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching"]
 # YAML reads 64 as a number, and off as false
@@ -60,10 +60,10 @@ class TableRule:
     """
 
     match: str | None = None
-    min_rows: int | None = field(None, ge=0, le=MOST_BYTES)
-    max_rows: int | None = field(None, ge=0, le=MOST_BYTES)
-    min_bytes: int | None = field(None, "bytes of the weights: rows x dim x 4", ge=0, le=MOST_BYTES)
-    max_bytes: int | None = field(None, ge=0, le=MOST_BYTES)
+    min_rows: int | None = field(None, ge=0, le=MAX_BYTES)
+    max_rows: int | None = field(None, ge=0, le=MAX_BYTES)
+    min_bytes: int | None = field(None, "bytes of the weights: rows x dim x 4", ge=0, le=MAX_BYTES)
+    max_bytes: int | None = field(None, ge=0, le=MAX_BYTES)
     types: list[TableSharding] | None = None
     kernels: list[Kernel] | None = None
     column_block: int | None = field(None, gt=0, multiple_of=4)
@@ -189,11 +189,11 @@ class TrainerConfig:
         None, "DD:HH:MM:SS; when it is over, training stops, and the run is tested and can be resumed"
     )
     batch_size: int = field(
-        2048, "rows per batch, over all processes; a step has batch_size x accumulate rows", ge=1, le=MOST_ROWS
+        2048, "rows per batch, over all processes; a step has batch_size x accumulate rows", ge=1, le=MAX_ROWS
     )
     accumulate: Count = field(1, "number of batches whose gradients are averaged for one step")
     eval_batch_size: int = field(
-        8192, "rows, or queries, of a batch in evaluation, over all processes", ge=1, le=MOST_ROWS
+        8192, "rows, or queries, of a batch in evaluation, over all processes", ge=1, le=MAX_ROWS
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "auto"] | None = field(
         None,

@@ -17,7 +17,7 @@ from recsys.files.model_folder import GuardSettings
 
 BETS = tuple(0.9 / 2**k for k in range(8))  # large ones find large differences soon, small ones small differences
 STEPS = 100  # to which differences are rounded, so that a histogram is all that a test has to keep
-MOST_REFERENCE = 200  # values with which later ones are compared
+MAX_REFERENCE = 200  # values with which later ones are compared
 SLOW = 1.5  # times the median: a request is slow
 # Each version computes in a thread of its own. While other processes are busy, requests of a version whose thread waits
 # for a processor take ten times as long as the other's, for up to half a second, measured with two processors.
@@ -216,7 +216,7 @@ class CanaryGuard:
         self.settings, self.why, self.metric = settings, "", ""
         alpha = settings.alpha / len(settings.margins)
         self._metrics: dict[str, _Metric] = {n: _Metric(n, m, alpha) for n, m in settings.margins.items()}
-        size = max(20, min(MOST_REFERENCE, settings.min_requests // 2))
+        size = max(20, min(MAX_REFERENCE, settings.min_requests // 2))
         self._latencies, self._scores = _Slowness(size, settings.quantile), _Reference(size)
         self._needs_clicks = feedback and "click" in self._metrics
         self.requests = {True: 0, False: 0}  # of the canary, and of the baseline

@@ -19,7 +19,7 @@ from recsys.online.servable import Query
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.batcher import Work
 from recsys.server.canary_guard import LATE
-from recsys.server.feedback import LONGEST_ID, FeedbackLog
+from recsys.server.feedback import MAX_ID_LENGTH, FeedbackLog
 from recsys.server.hosts import Hosts
 from recsys.server.model_versions import CANARY
 from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
@@ -31,8 +31,8 @@ from recsys.server.served_models import LoadedVersion, Registry
 if TYPE_CHECKING:
     from recsys.server.tracing import Tracer
 
-MOST_WARNINGS = 50  # about columns and items that are not known
-MOST_REPORTS = 100_000  # answers, and pieces of feedback, that wait for the supervisor
+MAX_WARNINGS = 50  # about columns and items that are not known
+MAX_REPORTS = 100_000  # answers, and pieces of feedback, that wait for the supervisor
 REPORT_ENTRIES = 1000  # of one line
 
 
@@ -61,7 +61,7 @@ class Call:
 
     def __post_init__(self) -> None:
         if self.request_id:
-            self.request_id = "".join(c for c in self.request_id[:LONGEST_ID] if " " <= c <= "~")
+            self.request_id = "".join(c for c in self.request_id[:MAX_ID_LENGTH] if " " <= c <= "~")
         if not self.request_id.strip():  # else all requests whose ids have no such character would share one
             self.request_id = os.urandom(12).hex()  # half a microsecond; nobody can guess those of others
 
@@ -174,7 +174,7 @@ class Core:
             hint = did_you_mean(unread[0][:80], columns)
             raise RequestError(400, f"{where}: model {loaded.name} reads no column {unread[0][:80]}{hint}")
         for column in unread:
-            if len(self._unread) < MOST_WARNINGS and (loaded.name, column) not in self._unread:
+            if len(self._unread) < MAX_WARNINGS and (loaded.name, column) not in self._unread:
                 self._unread.add((loaded.name, column))
                 hint = did_you_mean(column[:80], loaded.servable.columns - row.keys())
                 message = f"the model does not read column {column[:80]}{hint}"
@@ -268,7 +268,7 @@ class Core:
                 loaded.metrics.failed.observe(seconds)
             refused = isinstance(error, UserError) and status not in LATE and not call.fault
             role = "" if refused else call.role
-            if (role or self.feedback_log is not None) and len(self._answers) < MOST_REPORTS:
+            if (role or self.feedback_log is not None) and len(self._answers) < MAX_REPORTS:
                 how = (seconds, status, call.score)
                 self._answers.append((model, version, role, call.request_id, call.rows, *how))
         trace = None
@@ -298,7 +298,7 @@ class Core:
             except OSError as e:
                 log("error", "feedback", error=str(e))
                 raise RequestError(503, f"feedback cannot be written ({e.strerror}); send it again later") from e
-        self._feedback += feedback[: max(MOST_REPORTS - len(self._feedback), 0)]
+        self._feedback += feedback[: max(MAX_REPORTS - len(self._feedback), 0)]
 
     def take_reports(self) -> Iterator[dict[str, Any]]:
         """Yield what was answered, and the feedback that came, since the last call, in parts."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 KEYS = ("id", "row", "click", "time")
 EXAMPLE = '{"feedback": [{"id": "the x-request-id of the answer", "row": 0, "click": 1}]}'
 FILE_BYTES = 2**26
-LONGEST_ID = 128  # characters of a request's id that are kept
-MOST_ROWS = 2**20
+MAX_ID_LENGTH = 128  # characters of a request's id that are kept
+MAX_ROWS = 2**20
 EARLY_SECONDS = 2.0  # how long feedback waits for the answer, which another worker may report later
 
 
@@ -37,10 +37,10 @@ def check_feedback(feedback: object, where: str) -> dict[str, Any]:
     if unknown := next((k for k in feedback if k not in KEYS), None):
         raise UserError(f"{where}.{str(unknown)[:80]}: no such key{did_you_mean(str(unknown)[:80], KEYS)}")
     request, row, click, at = (feedback.get(k) for k in KEYS)
-    if not isinstance(request, str) or not 0 < len(request) <= LONGEST_ID:
-        raise UserError(f"{where}.id: must be the x-request-id of an answer, a text of up to {LONGEST_ID} characters")
+    if not isinstance(request, str) or not 0 < len(request) <= MAX_ID_LENGTH:
+        raise UserError(f"{where}.id: must be the x-request-id of an answer, up to {MAX_ID_LENGTH} characters")
     row = 0 if row is None else row
-    if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row < MOST_ROWS:
+    if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row < MAX_ROWS:
         raise UserError(f"{where}.row: must be the number of a row of the request, from 0")
     if click not in (0, 1) or isinstance(click, str):
         raise UserError(f"{where}.click: must be 0 or 1")

@@ -38,7 +38,7 @@ CODES = {
 OPEN = ("ServerLive", "ServerReady")  # without a token, for load balancers
 Context = Any  # grpc.aio.ServicerContext, whose stubs are incomplete
 Method = Callable[[Any, Call, Context], Awaitable[Message]]
-MOST_PARAMETERS = 100
+MAX_PARAMETERS = 100
 _CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -167,7 +167,7 @@ def _inputs(request: pb.ModelInferRequest) -> list[dict[str, Any]]:
     inputs = []
     for i, item in enumerate(request.inputs):
         parameters = _parameters(item.parameters) if item.parameters else {}
-        shape = item.shape[: v2.MOST_DIMENSIONS + 1]
+        shape = item.shape[: v2.MAX_DIMENSIONS + 1]
         described = {"name": item.name, "datatype": item.datatype, "shape": shape, "parameters": parameters}
         if blobs:
             parameters["binary_data_size"] = len(blobs[i])
@@ -183,8 +183,8 @@ def _inputs(request: pb.ModelInferRequest) -> list[dict[str, Any]]:
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    if len(parameters) > MOST_PARAMETERS:
-        raise bad(f"{len(parameters)} parameters: at most {MOST_PARAMETERS} are taken")
+    if len(parameters) > MAX_PARAMETERS:
+        raise bad(f"{len(parameters)} parameters: at most {MAX_PARAMETERS} are taken")
     return {k: getattr(v, field) for k, v in parameters.items() if (field := v.WhichOneof("parameter_choice"))}
 
 

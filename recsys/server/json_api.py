@@ -20,7 +20,7 @@ from recsys.server.v2_tensors import bad, to_json
 BODY_KEYS = ("history", "context", *QUERY_KEYS)
 LISTS = ("items", "scores", "propensities")
 COPIES = 4  # largest size of the copies of what rows share, in bodies of the largest size
-LONGEST_UNREAD = 4096  # bytes of shared columns that the model does not read, up to which the log of samples keeps them
+MAX_UNREAD = 4096  # bytes of shared columns that the model does not read, up to which the log of samples keeps them
 
 
 async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
@@ -46,7 +46,7 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
         _rows(core, [shared], "shared")
         known = {k: v for k, v in shared.items() if k in loaded.servable.columns}
         unread = {k: v for k, v in shared.items() if k not in known}
-        if unread and len(orjson.dumps(unread)) > LONGEST_UNREAD:
+        if unread and len(orjson.dumps(unread)) > MAX_UNREAD:
             unread = {}
         size, most = len(orjson.dumps(known)) * len(rows), COPIES * core.settings.max_body_mb * 2**20
         if size > most:  # of the copies in each row

@@ -287,12 +287,12 @@ class RunsPipeline(ListsItems):
 
 ServedKind = ScoresRows | ListsItems
 PIPELINE = RunsPipeline()
-KINDS: dict[str, ServedKind] = {"ranking": ScoresRows(), "retrieval": ListsItems()}
+PAYLOADS: dict[str, ServedKind] = {"ranking": ScoresRows(), "retrieval": ListsItems()}
 
 
 def kind_of(servable: Servable) -> ServedKind:
     """Return the kind of a model; one that reads the context of requests is a pipeline."""
-    return PIPELINE if servable.context else KINDS[servable.kind]
+    return PIPELINE if servable.context else PAYLOADS[servable.kind]
 
 
 def _rows(columns: Mapping[str, list[Any]]) -> list[Row]:

@@ -29,8 +29,8 @@ Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
 Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size of each file
 BASELINE = "baseline"  # requests for the current version that are compared with the canary's
 NUMBERS = {"INT64", "FP64"}  # types of inputs that take one another's values
-MOST_KEYS = 1000  # sets of keys that are remembered
-EXPORTED = ("artefact", "delta")  # in the manifests of models from elsewhere
+MAX_KEYS = 1000  # sets of keys that are remembered
+SERVED_KINDS = ("artefact", "delta")  # in the manifests of models from elsewhere
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class LoadedVersion:
     def unread(self, keys: tuple[str, ...]) -> tuple[str, ...]:
         """Return the keys of a row that the model does not read."""
         if (found := self._unread.get(keys)) is None:
-            if len(self._unread) > MOST_KEYS:
+            if len(self._unread) > MAX_KEYS:
                 self._unread.clear()
             known = self.servable.columns
             found = self._unread[keys] = tuple(k for k in keys if k not in known)
@@ -334,7 +334,7 @@ def _difference(first: LoadedVersion, new: LoadedVersion, own_name: bool) -> str
 def _times(folder: Path) -> dict[str, float]:
     """Return when a model was exported, and the time of its newest training event, if its manifest says so."""
     about = manifest.read_json(folder / MANIFEST)
-    described: dict[str, Any] = next((about[key] for key in EXPORTED if isinstance(about.get(key), dict)), {})
+    described: dict[str, Any] = next((about[key] for key in SERVED_KINDS if isinstance(about.get(key), dict)), {})
     times = {"events": described.get("events_until"), "exported": described.get("created")}
     found = dict[str, float]()
     for what, text in times.items():
@@ -348,7 +348,7 @@ def _signature(folder: Path) -> Signature:
     """Return path, time, inode and size of a model's manifest and sources, to notice changes; links are resolved."""
     try:
         about = manifest.read_json(folder / MANIFEST)
-        exported = not about.keys().isdisjoint(EXPORTED)
+        exported = not about.keys().isdisjoint(SERVED_KINDS)
         patterns = [] if exported else about.get(manifest.MADE_FROM, [])  # a pipeline's, of this machine
         files = [folder / MANIFEST, *(Path(f) for p in patterns for f in sorted(glob.glob(p)))]
         states = [(f, f.stat()) for f in files]

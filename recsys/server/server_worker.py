@@ -41,7 +41,7 @@ from recsys.server.supervisor import AGAIN, shared_socket
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 0.1
 KEEP_ALIVE_SECONDS = 75
-MOST_FILES = 65536
+MAX_FILES = 65536
 
 
 class _Server(uvicorn.Server):
@@ -220,7 +220,7 @@ _report_to = 1  # the pipe to the supervisor
 def raise_file_limit() -> None:
     """Allow as many open connections as the hard limit does: the usual soft limit, 1,024, is soon reached."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

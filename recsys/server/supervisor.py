@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 WORKER = "recsys.server.server_worker"
 AGAIN = "again"  # argument of a worker that replaces one that has ended
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
-LONGEST_PAUSE = 5.0  # seconds before a worker that dies again and again is started again
+MAX_PAUSE = 5.0  # seconds before a worker that dies again and again is started again
 POLL_SECONDS = 0.5
-MOST_BYTES = 2**24  # of a line that a worker reports
+MAX_BYTES = 2**24  # of a line that a worker reports
 EXTRA_SECONDS = 3.0  # after drain_s, before a worker is killed
 T = TypeVar("T")
 COLLECTOR = "http://localhost:4318"
@@ -202,7 +202,7 @@ class _Supervisor:
             *(sys.executable, "-m", WORKER, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            limit=MOST_BYTES,
+            limit=MAX_BYTES,
         )
         self._running[process.pid], reloads = process, self._reloads
         assert process.stdin is not None and process.stdout is not None
@@ -251,14 +251,14 @@ class _Supervisor:
                 if status == -signal.SIGBUS:
                     ending += ": a file of a model was changed in place or cut short; replace folders instead"
                 say(f"worker {process.pid} has ended ({ending}); starting another")
-                pause = 0.0 if time.monotonic() - since > LONGEST_PAUSE else min(LONGEST_PAUSE, 2 * pause + 0.1)
+                pause = 0.0 if time.monotonic() - since > MAX_PAUSE else min(MAX_PAUSE, 2 * pause + 0.1)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return
             try:
                 process, self._said = await self._start(AGAIN), ""
             except UserError as e:
-                process, pause = None, min(LONGEST_PAUSE, 2 * pause + 0.5)
+                process, pause = None, min(MAX_PAUSE, 2 * pause + 0.5)
                 if not self._stopping.is_set() and str(e) != self._said:
                     self._said = str(e)
                     say(f"a worker cannot be started, and is tried again and again: {e}")

@@ -129,7 +129,7 @@ async def infer(core: Core, call: Call, request: V2Request) -> tuple[LoadedVersi
         if len(shape) > 0 and shape[0] > core.settings.max_rows:
             core.check_rows(shape[0])
         if item.get("datatype") == "BYTES" and any(n > 1 for n in shape[1:]):
-            raise bad(f"shape {shape[: v2.MOST_DIMENSIONS]}: BYTES takes the shape [rows] or [rows, 1]")
+            raise bad(f"shape {shape[: v2.MAX_DIMENSIONS]}: BYTES takes the shape [rows] or [rows, 1]")
     if (plain := plain_columns(inputs, request.body, request.start)) is not None and loaded.takes(plain[0]):
         columns, rows = plain
         core.check_rows(rows)

@@ -21,7 +21,7 @@ NUMPY = {
     **{f"FP{n}": np.dtype(f"float{n}") for n in (16, 32, 64)},
 }
 DATATYPES = {dtype: name for name, dtype in NUMPY.items()}
-MOST_DIMENSIONS = 8
+MAX_DIMENSIONS = 8
 _JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
 LENGTH = struct.Struct("<I")  # of a value of BYTES, before it
 
@@ -50,8 +50,8 @@ def checked_shape(name: object, datatype: object, shape: object) -> tuple[int, .
         raise bad("inputs: each input needs a name, a text")
     if type(datatype) is not str or (datatype not in NUMPY and datatype != "BYTES"):
         raise bad(f"input {name[:80]}: datatype {str(datatype)[:40]!r} is not one of BYTES, {', '.join(NUMPY)}")
-    if not isinstance(shape, Sequence) or isinstance(shape, str) or not 1 <= len(shape) <= MOST_DIMENSIONS:
-        raise bad(f"input {name[:80]}: shape must be a list of 1 to {MOST_DIMENSIONS} dimensions, such as [2, 1]")
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or not 1 <= len(shape) <= MAX_DIMENSIONS:
+        raise bad(f"input {name[:80]}: shape must be a list of 1 to {MAX_DIMENSIONS} dimensions, such as [2, 1]")
     if any(type(n) is not int or n < 0 for n in shape):
         raise bad(f"input {name[:80]}: the dimensions of a shape are whole numbers from 0")
     return tuple(shape)

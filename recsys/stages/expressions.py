@@ -23,7 +23,7 @@ from recsys.stages.visitor import Visitor
 SCOPES = ("item", "user", "context")
 NAME = re.compile(rf"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\b({'|'.join(SCOPES)})\.(\w+)")
 SELECT = "SELECT ("
-MOST_PARTS = 300  # numbers, names, operators of a formula, which is computed recursively
+MAX_PARTS = 300  # numbers, names, operators of a formula, which is computed recursively
 AT = re.compile(r" at Line: (\d+), Column: (\d+)")
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log": np.log,
@@ -153,8 +153,8 @@ class Formula:
             raise UserError(f"{key}: {text!r}: cannot be read at character {e.offset or 1}: {e.msg}") from e
         except (RecursionError, MemoryError, ValueError) as e:  # ValueError: half of a surrogate pair
             raise UserError(f"{key}: {text[:40]!r}...: cannot be read: {e}") from e
-        if (parts := sum(1 for _ in ast.walk(self._tree))) > MOST_PARTS:
-            raise UserError(f"{key}: {text[:40]!r}...: has {parts:,} parts, more than {MOST_PARTS}; shorten it")
+        if (parts := sum(1 for _ in ast.walk(self._tree))) > MAX_PARTS:
+            raise UserError(f"{key}: {text[:40]!r}...: has {parts:,} parts, more than {MAX_PARTS}; shorten it")
         self._check(self._tree, predictions, resources.catalogue)
 
     def __call__(self, visitor: Visitor, items: np.ndarray, predictions: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -21,7 +21,7 @@ from recsys.stages.catalogue import Catalogue
 from recsys.stages.visitor import Events
 from recsys.store.request_features import OnlineFeatures
 
-EXPORTED = "artefact"  # folder below that of a run
+OPENERS = "artefact"  # folder below that of a run
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Models:
         return self._loaded[place]
 
     def _exported(self, run: Path, key: str, given: str) -> Path:
-        folder = run / EXPORTED
+        folder = run / OPENERS
         if folder.is_dir():
             written = (folder / "manifest.json").stat().st_mtime
             if all(f.stat().st_mtime <= written for f in (run / "checkpoints").glob("[!.]*")):

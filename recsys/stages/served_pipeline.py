@@ -18,7 +18,7 @@ from recsys.schema.fields import plain
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.assemble import build_parts, tables_root
 from recsys.stages.assemble import load as load_pipeline
-from recsys.stages.open_models import EXPORTED, Models
+from recsys.stages.open_models import OPENERS, Models
 from recsys.stages.staged import StagedRecommender
 
 CONFIG = "pipeline.yaml"
@@ -48,7 +48,7 @@ def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
     runs = sorted(named_runs)
     filters = [part for part in config.filters.values() if part is not None]
     files += [str(root / str(part["file"])) for part in filters if part.get("file")]
-    files += [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]
+    files += [str(root / run / below / manifest.FILE) for run in runs for below in ("", OPENERS)]
     manifest.write(folder, manifest.entries_of(folder), {KEY: config.name, manifest.MADE_FROM: files})
 
 

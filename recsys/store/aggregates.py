@@ -19,11 +19,11 @@ from recsys.base.errors import UserError
 
 # Seconds of a unit. Months and years are not units: their lengths differ, and joins by time cannot use them.
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-LONGEST = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
+MAX_AGE_SECONDS = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
 PART = re.compile(f"([0-9]{{1,18}})({'|'.join(UNITS)})")
 EVENTS = "*"  # the column of `count` that counts events, whatever they hold
 MICROSECONDS = 1_000_000
-MOST_SUM = 2**63 - 1
+MAX_SUM = 2**63 - 1
 PER_SECOND = "__per_second__"  # ticks of a second, in what a store keeps of an entity
 TICK, KEY, EVENT = "__tick__", "__key__", "__event__"
 
@@ -50,7 +50,7 @@ def seconds_of_age(age: str | None) -> float | None:
         raise ValueError("is not a duration")
     if not 0 < seconds < math.inf:
         raise ValueError("must be above 0")
-    if seconds > LONGEST and not is_number(age):
+    if seconds > MAX_AGE_SECONDS and not is_number(age):
         raise ValueError("is longer than 100 years")
     return seconds
 
@@ -181,7 +181,7 @@ def at_times(
         features = features.join(values, on=[KEY, TICK], how="left", maintain_order="left")
     wide = [name for name, dtype in features.schema.items() if dtype == pl.Int128]
     for name in wide:
-        if features.select((pl.col(name).abs() > MOST_SUM).any()).item():
+        if features.select((pl.col(name).abs() > MAX_SUM).any()).item():
             hint = "divide the column, or cast it to floats"
             raise UserError(f"aggregates.{name}: a sum does not fit into 64 bits; {hint}")
     return features.with_columns(pl.col(wide).cast(pl.Int64)).select(a.name for a in aggregates)

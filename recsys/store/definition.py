@@ -35,7 +35,7 @@ from recsys.schema.fields import Texts
 from recsys.store.aggregates import EVENTS, FUNCTIONS, Aggregate, is_number, seconds_of_age
 from recsys.store.views import View
 
-MOST = 100_000  # values of a list
+MAX_LIST = 100_000  # values of a list
 
 
 def _duration(text: str) -> str:
@@ -60,7 +60,7 @@ class AggregateConfig(StrictSettings, coerce_numbers_to_str=True):
     distinct: str | None = None
     last: str | None = None
     window: Duration | None = None
-    number: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    number: Annotated[int, Field(ge=1, le=MAX_LIST)] | None = None
 
 
 class ViewConfig(StrictSettings, coerce_numbers_to_str=True):

@@ -18,9 +18,9 @@ import polars as pl
 from recsys.base.append import append
 from recsys.base.errors import UserError
 
-MOST_SUMMED = 2.0**960  # 2 ** 63 values of this size have a finite sum
-MOST_INTEGER = 2.0**53  # polars sums integers of 64 bits
-MOST_TIME = 2.0**43  # seconds, whose microseconds are 64 bits
+MAX_SUMMED = 2.0**960  # 2 ** 63 values of this size have a finite sum
+MAX_INTEGER = 2.0**53  # polars sums integers of 64 bits
+MAX_TIME = 2.0**43  # seconds, whose microseconds are 64 bits
 CLOCKS = 600  # seconds by which the clocks of two machines may differ
 DAY = 86_400
 

@@ -129,7 +129,7 @@ class View:
 
     def unfit(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
         """Return, for each time, and column with floats or summed integers, whether its value makes a bad event."""
-        limits = {**dict.fromkeys(self.summed, fitting.MOST_SUMMED), self.time: fitting.MOST_TIME}
+        limits = {**dict.fromkeys(self.summed, fitting.MAX_SUMMED), self.time: fitting.MAX_TIME}
         flags = {
             name: fitting.too_large(pl.col(name), dtype, limits.get(name, sys.float_info.max))
             for name, dtype in types.items()
@@ -138,7 +138,7 @@ class View:
         whole = [n for n in self.summed if n in types and types[n].is_integer()]
         dated = [self.time] if isinstance(types.get(self.time), pl.Date | pl.Datetime) else []
         flags |= {n: fitting.later_than_now(pl.col(n), types[n]) for n in dated}
-        return flags | {n: fitting.too_large(pl.col(n), types[n], fitting.MOST_INTEGER) for n in whole}
+        return flags | {n: fitting.too_large(pl.col(n), types[n], fitting.MAX_INTEGER) for n in whole}
 
     def why_unfit(self, name: str, value: object, dtype: pl.DataType) -> str:
         """Return the reason for which `unfit` names a value of a column."""

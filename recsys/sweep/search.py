@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "study.journal"
 NEVER_PRUNED = 5  # number of first trials that are never pruned, with which the others are compared
-LARGEST_GRID = 100_000
+MAX_GRID = 100_000
 
 
 class Search:
@@ -173,7 +173,7 @@ def check_method(space: Space, settings: SweepConfig) -> None:
                 hint = "intervals need sweep=random or sweep=optuna"
                 raise UserError(f"{axis.key}: a grid needs a list of values, a,b,c or range(...); {hint}")
         size = math.prod(len(a.choices) for a in space.axes)
-        if size > LARGEST_GRID:
+        if size > MAX_GRID:
             raise UserError(f"sweep.method=grid: {size:,} combinations are too many; use sweep=random or sweep=optuna")
         if trials is not None:
             raise UserError(f"sweep.trials={trials}: a grid runs all its {size} trials; use sweep=random for fewer")

@@ -14,18 +14,18 @@ from recsys.schema.data_schema import GroupConfig, SplitConfig
 from recsys.sharding.optimizers import OPTIMIZERS
 
 SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
-FEWEST = 20  # rows of the rarer class, below which an AUC says little
+MIN_RARER_ROWS = 20  # rows of the rarer class, below which an AUC says little
 FEW_STEPS = 200  # of an optimizer, in which no model is trained
 DIVERGED = 1.1 * math.log(2)  # logloss that no model has that predicts about 1/2 for each row
-OFF = 2.0  # ratio of predictions and labels, or its inverse, that is not calibrated
-LONG = 60.0  # seconds of validations that are worth a word
-MOST_OF_TRAINING = 0.1  # time of validations, as a share of the training's
-LEAST_MOVE = 2.0  # distance that item vectors must be able to move, in standard deviations of their initial values
-MOST_CUT = 0.1  # share of the training interactions that the length of lists may leave out
+MAX_RATIO = 2.0  # ratio of predictions and labels, or its inverse, that is not calibrated
+MIN_SAID_SECONDS = 60.0  # seconds of validations that are worth a word
+MAX_OF_TRAINING = 0.1  # time of validations, as a share of the training's
+MIN_MOVE = 2.0  # distance that item vectors must be able to move, in standard deviations of their initial values
+MAX_CUT = 0.1  # share of the training interactions that the length of lists may leave out
 LOOKED_AT = 100_000  # lists
-LEAST_OF_POPULAR = 0.9  # of the NDCG of the most popular items, below which a model has not learnt
+MIN_OF_POPULAR = 0.9  # of the NDCG of the most popular items, below which a model has not learnt
 QUERIES = 20_000  # training rows in which a feature may tell the item
-LEAST_ROWS, LEAST_REPEATED = 100, 10  # of them, and items of several rows
+MIN_ROWS, MIN_REPEATED = 100, 10  # of them, and items of several rows
 BY_CHANCE = -14.0  # the logarithm of one in a million
 RISING = 0.002  # relative improvement of the last validation, from which more epochs are worth their time
 
@@ -49,10 +49,10 @@ def cut_by(max_length: int, lengths: np.ndarray) -> str | None:
     def cut(length: int) -> float:
         return 1 - np.minimum(lengths, length + 1).sum() / lengths.sum()
 
-    if not len(lengths) or cut(max_length) < MOST_CUT:
+    if not len(lengths) or cut(max_length) < MAX_CUT:
         return None
     longer = max_length
-    while cut(longer) >= MOST_CUT:
+    while cut(longer) >= MAX_CUT:
         longer *= 2
     return (
         f"data.sequences.max_length={max_length} leaves out {cut(max_length):.0%} of the training interactions: set "
@@ -84,7 +84,7 @@ def tells_the_item(prepared: Prepared, tables: set[str]) -> str | None:
     # by chance, all further rows of the items have the value of the first one
     chance = {n: again * math.log(float(s.dot(s) or 1)) for n, s in shares.items()}
     single = [n for n in of_row if items[n].max() == 1 and chance[n] < BY_CHANCE]
-    if not single or rows.height < LEAST_ROWS or items.height < LEAST_REPEATED:
+    if not single or rows.height < MIN_ROWS or items.height < MIN_REPEATED:
         return None
     return (
         f"data.sparse.{', '.join(single)}: has one value for each item in the first {rows.height:,} training rows, and "
@@ -101,7 +101,7 @@ def below_popularity(metric: str, value: float, popular: float) -> str | None:
         value: that of the model.
         popular: that of the list of the most popular items.
     """
-    if value >= LEAST_OF_POPULAR * popular:
+    if value >= MIN_OF_POPULAR * popular:
         return None
     return (
         f"{metric} {value:.5f} is below that of the most popular items, {popular:.5f}: the model has not learnt; try "
@@ -140,9 +140,9 @@ def still_improving(metric: str, before: float, last: float, epochs: int) -> str
 
 def slow_validations(cfg: RunConfig, training: float, validating: float) -> str | None:
     """Return a line that says so if a long training has spent much time, in seconds, on validations."""
-    if validating < max(LONG, MOST_OF_TRAINING * training) or cfg.trainer.validate_every_n_steps is not None:
+    if validating < max(MIN_SAID_SECONDS, MAX_OF_TRAINING * training) or cfg.trainer.validate_every_n_steps is not None:
         return None
-    every = math.ceil(cfg.trainer.validate_every * validating / (MOST_OF_TRAINING * training))
+    every = math.ceil(cfg.trainer.validate_every * validating / (MAX_OF_TRAINING * training))
     return (
         f"validations took {validating:.0f} s, and training {training:.0f} s: "
         f"trainer.validate_every={every} (epochs) makes that a tenth"
@@ -150,7 +150,7 @@ def slow_validations(cfg: RunConfig, training: float, validating: float) -> str 
 
 
 def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | None:
-    """Return a warning if item vectors cannot move by LEAST_MOVE deviations of their initial values, otherwise None.
+    """Return a warning if item vectors cannot move by MIN_MOVE deviations of their initial values, otherwise None.
 
     Adam changes an element of a table's row by about the learning rate, at most, in each step that looks the row up.
     An item is looked up about once for each of its interactions, so the number of steps that train its vector depends
@@ -166,9 +166,9 @@ def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | 
     if not (deviation and is_adam and sparse.lr and interactions) or sparse.every_row:
         return None
     distance = sparse.lr * interactions * epochs
-    if distance >= LEAST_MOVE * deviation:
+    if distance >= MIN_MOVE * deviation:
         return None
-    wanted = math.ceil(LEAST_MOVE * deviation / (sparse.lr * interactions))
+    wanted = math.ceil(MIN_MOVE * deviation / (sparse.lr * interactions))
     return (
         f"optim.sparse.lr={sparse.lr} is too low for {interactions:.3g} interactions per item and {epochs:.3g} epochs: "
         f"Adam moves item vectors by at most {distance:.2g} (model.init_std={deviation}); set "
@@ -188,7 +188,7 @@ def too_good(test: dict[str, Any]) -> str | None:
                 p = (low + high) / 2
                 entropy = -p * math.log(p) - (1 - p) * math.log1p(-p)
                 low, high = (p, high) if entropy < logloss / ne else (low, p)
-            if own.get("rows", test.get("rows", 0)) * low < FEWEST:
+            if own.get("rows", test.get("rows", 0)) * low < MIN_RARER_ROWS:
                 continue
         for name in shown:
             if own.get(name, 0.0) >= SUSPICIOUS:
@@ -226,7 +226,7 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
                 )
             weakness = f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"
             break
-        if ratio is not None and not 1 / OFF <= ratio <= OFF and math.isfinite(ratio):
+        if ratio is not None and not 1 / MAX_RATIO <= ratio <= MAX_RATIO and math.isfinite(ratio):
             weakness = f"test calibration{of} {ratio:.3g}: predictions sum to {ratio:.3g} times the labels"
             break
     else:

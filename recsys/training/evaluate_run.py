@@ -23,8 +23,8 @@ from recsys.files.atomic import write_json
 from recsys.job.check_built import check, check_processes
 from recsys.job.run_config import RunConfig
 from recsys.labels import Label, predict
-from recsys.training.fit_at_once import METHODS
-from recsys.training.fitted_ranking import RESTORE
+from recsys.training.fit_at_once import FITTERS
+from recsys.training.fitted_ranking import RESTORERS
 from recsys.training.loaders import loader_on_cpu, split_loader
 from recsys.training.results import say_repeats, show_tables, show_targets
 from recsys.training.run_data import prepare_to_measure
@@ -72,7 +72,7 @@ def evaluate(
     prepared, t = prepared or prepare_to_measure(path, cfg.data), cfg.trainer
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no {split} rows; see data.split")
-    if (methods := METHODS.get(type(cfg.kind))) is not None:
+    if (methods := FITTERS.get(type(cfg.kind))) is not None:
         with process_group("cpu", t.threads, started):
             model = methods.load(cfg, prepared.fitted, best)
             measured, sliced = methods.measure_split(model, cfg, prepared, split, path)
@@ -132,7 +132,7 @@ class Member:
             raise UserError(f"split={split}: the data of {run} has no {split} rows; see data.split")
         cfg = cfg.changed({"debug.eval_batches": None, "trainer.eval_batch_size": BATCH})  # the same for all members
         chosen = choose_checkpoint(path, checkpoint)
-        module = RESTORE[type(cfg.kind)](cfg, prepared.fitted, chosen)
+        module = RESTORERS[type(cfg.kind)](cfg, prepared.fitted, chosen)
         labels = load_calibration(path, prepared.fitted.labels, chosen)
         return cls(run, module, labels, loader_on_cpu(cfg, prepared, split))
 

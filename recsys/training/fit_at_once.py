@@ -13,14 +13,14 @@ from recsys.training.loggers import build_loggers
 from recsys.training.results import RunResults
 from recsys.training.run_dir import RunFolder
 
-METHODS = {FittedRankingKind: fitted_ranking, ClosedFormKind: fitted_retrieval}
+FITTERS = {FittedRankingKind: fitted_ranking, ClosedFormKind: fitted_retrieval}
 
 
 def fit_at_once(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> RunResults:
     """Fit the model, calibrate it, and measure both held-out splits. ranks: of one process"""
     path = folder.path
     interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
-    methods, loggers = METHODS[type(cfg.kind)], build_loggers(cfg, path, ranks, None)
+    methods, loggers = FITTERS[type(cfg.kind)], build_loggers(cfg, path, ranks, None)
     start = time.monotonic()
     model = methods.fit_model(cfg, prepared)
     seconds = time.monotonic() - start

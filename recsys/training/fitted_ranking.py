@@ -64,7 +64,7 @@ def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
 
 
 # from (cfg, fitted, checkpoint) to the ranking model as a module that scores batches: `module.dmp`
-RESTORE: dict[type[ModelKind], Callable[..., Any]] = {
+RESTORERS: dict[type[ModelKind], Callable[..., Any]] = {
     RankingKind: restored_module,
     FittedRankingKind: lambda *checkpoint: FittedModule(load(*checkpoint)),
 }

@@ -26,7 +26,7 @@ from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.loaders import loader_on_cpu
 from recsys.training.trainer import as_counts
 
-STATE = "model.pt"
+MODEL_STATE = "model.pt"
 
 
 def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
@@ -64,14 +64,14 @@ def check_memory(model: Any) -> None:
 
 def save(model: Any, path: Path) -> Path:
     """Write the model as a checkpoint of the run, and return its folder."""
-    return write_fitted_checkpoint(path, lambda folder: torch.save(model.state_dict(), folder / STATE))
+    return write_fitted_checkpoint(path, lambda folder: torch.save(model.state_dict(), folder / MODEL_STATE))
 
 
 def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
     """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
     manifest.check(checkpoint)
     model = build_model(cfg, fitted.features, torch.device("cpu"))
-    model.load_state_dict(load_plain(checkpoint / STATE))
+    model.load_state_dict(load_plain(checkpoint / MODEL_STATE))
     return model
 
 

@@ -15,7 +15,7 @@ from recsys.base.errors import NotFinite
 
 FIRST = 2.0**16
 GROWTH_STEPS = 2000  # without overflow, after which the scale is doubled
-MOST_SKIPPED = 50  # steps, one after another, after which training fails
+MAX_SKIPPED = 50  # steps, one after another, after which training fails
 
 
 class Float16(Precision):
@@ -93,7 +93,7 @@ class LossScale:
     def end_step(self, dense: Iterable[Tensor]) -> bool:
         """Unscale the gradients of the dense weights and return True, or return False if the step must be skipped.
 
-        Raises NotFinite after MOST_SKIPPED steps that had to be skipped, one after another.
+        Raises NotFinite after MAX_SKIPPED steps that had to be skipped, one after another.
         """
         finite, self._finite = self._finite, True
         if finite:
@@ -106,8 +106,8 @@ class LossScale:
             self.skipped, self._good, self._bad = self.skipped + 1, 0, self._bad + 1
             if not self._fixed:
                 self.value /= 2
-            if self._bad == MOST_SKIPPED:
-                raise NotFinite(f"the gradients of {MOST_SKIPPED} steps, one after another, are NaN or infinite")
+            if self._bad == MAX_SKIPPED:
+                raise NotFinite(f"the gradients of {MAX_SKIPPED} steps, one after another, are NaN or infinite")
         return finite
 
     def state_dict(self) -> dict[str, float]:

@@ -26,7 +26,7 @@ from recsys.files.run_files import OWN, STARTS, checkpoints_of
 LISTING = "mirror.json"
 KEY = "checkpoint.mirror"
 LOOK_SECONDS, AGAIN_SECONDS = 2.0, 60.0  # between two looks at the checkpoints, and after an error of the store
-MOST_MISSED = 3  # copies in a row, of which nothing is said
+MAX_MISSED = 3  # copies in a row, of which nothing is said
 LEFT_OUT = ("checkpoints", "profile", "tensorboard", "wandb", ".owner.json")  # whole checkpoints are added by name
 
 Files = dict[str, list[int]]  # path below the run's folder -> size, time
@@ -185,7 +185,7 @@ def _copied(mirror: Mirror, url: str, run: Path) -> tuple[bool, float]:
     except Exception as e:
         if isinstance(e, FileNotFoundError) and Path(e.filename or "/").is_relative_to(run):  # replaced meanwhile
             mirror.missed += 1
-            if mirror.missed == MOST_MISSED:
+            if mirror.missed == MAX_MISSED:
                 why = "checkpoints are replaced before they are copied; set checkpoint.keep_last=2, or write fewer"
                 say(f"{KEY}={url}: {why}")
             return False, LOOK_SECONDS

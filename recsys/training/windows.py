@@ -8,7 +8,7 @@ from recsys.distributed.ranks import Ranks
 from recsys.job.run_config import RunConfig
 from recsys.training.loaders import split_loader
 
-LEAST_ROWS = 2  # of a window, for each process: batch normalisation needs two
+MIN_ROWS = 2  # of a window, for each process: batch normalisation needs two
 
 
 class Windows(pl.LightningDataModule):
@@ -21,7 +21,7 @@ class Windows(pl.LightningDataModule):
     def __init__(self, cfg: RunConfig, prepared: Prepared, ranks: Ranks) -> None:
         super().__init__()
         self._cfg, self._prepared, self._ranks = cfg, prepared, ranks
-        self._windows = prepared.windows(LEAST_ROWS * ranks.world_size)
+        self._windows = prepared.windows(MIN_ROWS * ranks.world_size)
 
     def __len__(self) -> int:
         return len(self._windows)

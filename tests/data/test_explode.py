@@ -88,7 +88,7 @@ def test_rows_are_elements_in_every_format_and_chunk_size(
     data = sessions(tmp_path, kind)
     rows = [(str(s), str(a), t, n) for s, a, t, n in EXPLODED]
     assert exploded(data) == rows
-    monkeypatch.setattr(nested, "MOST_ELEMENTS", 4)
+    monkeypatch.setattr(nested, "MAX_ELEMENTS", 4)
     monkeypatch.setattr(RawFormat, "range_bytes", 200)
     monkeypatch.setattr(RawFormat, "range_rows", 7)
     monkeypatch.setattr(arrow_files, "BLOCK_ROWS", 48)

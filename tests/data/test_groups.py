@@ -217,8 +217,8 @@ def test_long_lists_are_arranged_some_groups_at_a_time(tmp_path: Path, monkeypat
         held.append(rows.height)
         return arrange(data, rows)
 
-    monkeypatch.setattr(shuffle, "MOST_VALUES", 16 * 20)
-    monkeypatch.setattr(passes, "MOST_WAITING", 2000)
+    monkeypatch.setattr(shuffle, "MAX_VALUES", 16 * 20)
+    monkeypatch.setattr(passes, "MAX_WAITING", 2000)
     monkeypatch.setattr(shuffle, "arrange", arrange_some)
     prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "some")))
     assert len(held) > 15 and max(held) < 20 + 9  # 20 rows, and the rest of a user's

@@ -18,10 +18,10 @@ from recsys.data.features.blocks import LINE, Block
 from recsys.data.features.value_index import bucket_ids
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
-from recsys.schema.data_schema import MOST_BUCKETS, DataConfig, LabelConfig, SparseConfig
+from recsys.schema.data_schema import MAX_BUCKETS, DataConfig, LabelConfig, SparseConfig
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30)
-BUCKETS = st.integers(1, MOST_BUCKETS)
+BUCKETS = st.integers(1, MAX_BUCKETS)
 
 
 def config(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None = None, **more: Any) -> DataConfig:
@@ -62,7 +62,7 @@ GOLDEN = {  # value: its ids among 1,000, 1,000,003 and the most buckets
 
 @pytest.mark.parametrize("value", GOLDEN)
 def test_ids_are_those_of_every_version_before(value: str) -> None:
-    for buckets, expected in zip((1_000, 1_000_003, MOST_BUCKETS), GOLDEN[value], strict=True):
+    for buckets, expected in zip((1_000, 1_000_003, MAX_BUCKETS), GOLDEN[value], strict=True):
         assert bucket_ids(pl.Series([value]), buckets).to_list() == [expected]
 
 

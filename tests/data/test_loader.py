@@ -518,7 +518,7 @@ def test_wide_rows_have_small_row_groups_and_chunks(tmp_path: Path, monkeypatch:
     [path] = tmp_path.glob("*.parquet")
     groups = [pq.read_metadata(path).row_group(i).num_rows for i in range(16)]
     assert pl.read_parquet(path).equals(frame) and set(groups[:-1]) == {21}
-    monkeypatch.setattr(parquet_loader, "MOST_CHUNK_BYTES", int(frame.estimated_size()) // 4)
+    monkeypatch.setattr(parquet_loader, "MAX_CHUNK_BYTES", int(frame.estimated_size()) // 4)
     read: list[int] = []
     decode = RowGroups._decode
 

@@ -61,7 +61,7 @@ def test_long_columns_are_looked_up_as_a_dict_does(known: list[str], asked: list
     values, column = pl.Series(sorted({*known}), dtype=pl.String), pl.Series([*asked, *known, None], dtype=pl.String)
     index = ValueIndex.from_values(values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recsys.data.features.value_index.SHORT", -1)
+        patch.setattr("recsys.data.features.value_index.MAX_DICT_ROWS", -1)
         if collide:
             patch.setattr(pl.Series, "hash", lambda text: text.str.len_bytes().cast(pl.UInt64))
         found = index.look_up(column)

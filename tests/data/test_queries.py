@@ -313,7 +313,7 @@ def test_sessions_as_lines(seed: int, how: tuple[str, str]) -> None:
 
 def test_a_history_that_would_be_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [("bot", "a", t) for t in range(50)] + [("u", "b", t) for t in range(50)]
-    monkeypatch.setattr(group_features, "MOST_HISTORY", 700)
+    monkeypatch.setattr(group_features, "MAX_HISTORY", 700)
     for held_out, fails in (("next", True), ("all", False)):
         data = config(sequences("time", 3, held_out, None))
         rows = typed_rows(events, splits_of(events, "time"), "time")

@@ -10,8 +10,8 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.samples.sequences import (
     FOLLOW_PROBABILITY,
+    ITEM_KINDS,
     ITEMS,
-    KINDS,
     LIKED,
     MEAN_LENGTH,
     World,
@@ -52,7 +52,7 @@ def test_users_go_on_as_the_world_says(log: pl.DataFrame) -> None:
     assert FOLLOW_PROBABILITY < follows < FOLLOW_PROBABILITY + 0.1
     counts = np.bincount(log["number"].to_numpy(), minlength=ITEMS)
     assert np.corrcoef(counts, world.popularity)[0, 1] > 0.3
-    assert len(set(world.kinds)) == KINDS
+    assert len(set(world.kinds)) == ITEM_KINDS
     kinds = log.with_columns(kind=pl.Series(world.kinds)[log["number"].to_numpy()])
     most = kinds.group_by("user", "kind").len().sort("len").group_by("user").tail(LIKED)["len"].sum() / ROWS
     assert most > 0.6  # of what a user chooses

@@ -33,7 +33,7 @@ from recsys.export.triton import recommend, transforms
 from recsys.export.write_artefact import write_artefact
 from recsys.files import manifest
 from recsys.files.manifest import DamagedFile
-from recsys.index.build_index import KINDS
+from recsys.index.build_index import INDEX_KINDS
 from recsys.job import run_config
 from recsys.online.predictor import Predictor
 from recsys.online.query_parameters import make_query
@@ -601,7 +601,7 @@ def run_of_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_models_without_an_index(run: Path, listed: Path, tmp_path: Path) -> None:
     for source, message in ((run, "this model has no item vectors"), (listed, "this model has no item vectors")):
         assert export_run(source, tmp_path / "artefact", "index=auto") == f"index=auto: {message}; leave it out"
-    wrong = "index=faiss: no such choice; valid: " + ", ".join(sorted(["auto", *KINDS]))
+    wrong = "index=faiss: no such choice; valid: " + ", ".join(sorted(["auto", *INDEX_KINDS]))
     assert export_run(listed, tmp_path / "a", "index=faiss") == wrong
     assert not (tmp_path / "artefact").exists()
 

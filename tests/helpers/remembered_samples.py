@@ -9,7 +9,7 @@ from typing import Any
 
 from recsys.data.prepare.check_data import SAMPLES
 
-MOST_ROWS = 100_000  # larger ones are few, and take space
+MAX_ROWS = 100_000  # larger ones are few, and take space
 
 
 def remember_samples(home: Path) -> None:
@@ -23,7 +23,7 @@ def remembered(kind: str, write: Callable[..., None], home: Path) -> Callable[..
 
     def copy(folder: Path, *, rows: int, seed: int, progress: Callable[[int], Any] = lambda _: None) -> None:
         kept = home / f"{kind}-{rows}-{seed}"
-        if rows > MOST_ROWS:
+        if rows > MAX_ROWS:
             write(folder, rows=rows, seed=seed, progress=progress)
             return
         if not kept.exists():

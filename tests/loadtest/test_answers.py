@@ -138,7 +138,7 @@ def test_answers_that_do_not_end(raw: bytes, kinds: set[str]) -> None:
 
 
 def test_an_answer_of_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.loadtest.http_connection.MOST_BYTES", 100_000)
+    monkeypatch.setattr("recsys.loadtest.http_connection.MAX_BYTES", 100_000)
     with serving(Toy(answer=b"x" * 200_000)) as toy:
         assert run(toy).errors.keys() == {"answer too large"}
 

@@ -80,7 +80,7 @@ def test_blocked_cross_entropy_equals_the_plain_one(
         q, v = (torch.randn(n, D, generator=g).requires_grad_() for n in (queries, N))
         with torch.autocast("cpu", enabled=half), pytest.MonkeyPatch.context() as patch:
             patch.setattr(blocked_softmax, "SCORES", rows * N)
-            patch.setattr(blocked_softmax, "LEAST_ROWS", 1)
+            patch.setattr(blocked_softmax, "MIN_ROWS", 1)
             if blocked:
                 loss = blocked_softmax.blocked_cross_entropy(q, v, query_of_target, target, smoothing)
             else:

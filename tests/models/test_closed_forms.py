@@ -22,7 +22,7 @@ from recsys.candidates import Candidates
 from recsys.data.loader.training_rows import training_lists
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
-from recsys.export.artefact.scorers import METHODS, STATE
+from recsys.export.artefact.scorers import SCORER_STATE, SCORERS
 from recsys.export.retrieval_graph import options_of
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models import ease, item_knn, slim
@@ -334,10 +334,10 @@ def test_scores_without_torch(model: type[nn.Module], tmp_path: Path) -> None:
     """What an artefact holds gives the same scores in NumPy, also of items that the model was not fitted to."""
     one = model(spec())
     scores = score(one, FITTED, HISTORY)
-    (tmp_path / STATE).mkdir()
+    (tmp_path / SCORER_STATE).mkdir()
     for name, value in one.state_dict().items():
-        np.save(tmp_path / STATE / f"{name}.npy", value.numpy())
-    method = METHODS[model.__name__](tmp_path, options_of(one))
+        np.save(tmp_path / SCORER_STATE / f"{name}.npy", value.numpy())
+    method = SCORERS[model.__name__](tmp_path, options_of(one))
     for wanted, history in zip(scores, HISTORY, strict=True):
         known = np.array([i for i in history if i], np.int64)  # as queries have them
         for ids in (known, np.append(known, N + 5)):

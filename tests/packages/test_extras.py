@@ -27,7 +27,7 @@ from recsys.sweep.begin import check_settings as check_sweep
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-MOST_SECONDS = 4.0  # of CPU; nothing heavy may be imported before the message
+MAX_SECONDS = 4.0  # of CPU; nothing heavy may be imported before the message
 SQL = ["data.source.format=sql", "data.source.query=SELECT 1"]
 VIEW = "clicks: {key: user, columns: [n], files: [x.parquet], time: t}\n"
 IN_TRAINING = {  # (extra, missing module, overrides of recsys.train, what the message begins with)
@@ -151,7 +151,7 @@ def test_a_command_without_an_extra(extra: str, module: str, command: list[str],
     last = done.stderr.splitlines()[-1]
     assert last.startswith("error: ") and re.search(pattern(module, extra), last), done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
-    assert seconds < MOST_SECONDS
+    assert seconds < MAX_SECONDS
 
 
 def write_files(folder: Path) -> None:

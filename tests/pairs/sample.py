@@ -9,7 +9,7 @@ import polars as pl
 
 USERS, ITEMS, ROWS = 12, 20, 900
 NEW_ITEMS = [f"new{i}" for i in range(5)]  # in the table of items alone
-MOST_CLICKED = 0.3  # share of rows with a click, about
+MAX_CLICKED = 0.3  # share of rows with a click, about
 
 
 def clicks(rows: int = ROWS, seed: int = 0, first: int = 0) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from recsys.data.features.row_sources import JOINT, Cross, Pattern
 from recsys.data.features.value_types import Text
 
 SAMPLE = 10_000  # rows of a chunk in which the type of a column that is no value of a feature is looked for
-FEW = 1_000  # values that show that most columns of text are text
+MIN_TEXTS = 1_000  # values that show that most columns of text are text
 Types = Mapping[str, RawType]
 ReadValues = Callable[[Collection[str]], Mapping[str, pl.Series]]
 
@@ -35,7 +35,7 @@ def held_type(values: pl.Series, decimal: str = ".", thousands: str = "", *, num
     texts = texts.filter(texts != "")
     if texts.is_empty():
         return None
-    for some in (texts.head(FEW), texts):
+    for some in (texts.head(MIN_TEXTS), texts):
         marked = decimal != "." and numbers  # 1.000 may be a thousand
         found: RawType | None = RawBoolean.held(some) or (None if marked else RawWhole.held(some))
         found = found or (RawNumber.held(some, decimal, thousands) if numbers else None) or RawTime.held(some)

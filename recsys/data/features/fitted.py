@@ -20,7 +20,7 @@ from recsys.data.features.raw_types import RawType
 from recsys.data.features.resolved_data import ResolvedData, feature_spec, plain_labels, resolve, with_zones
 from recsys.data.features.row_contents import Contents
 from recsys.data.features.steps import Params
-from recsys.data.features.value_index import SHORT, ValueIndex
+from recsys.data.features.value_index import MAX_DICT_ROWS, ValueIndex
 from recsys.data.features.value_types import Text, ValueType
 from recsys.data.features.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
@@ -137,7 +137,7 @@ class Fitted:
         """
         if ROW not in frame.columns and self._reads_row:
             frame = frame.with_columns(pl.lit(None, pl.Int64).alias(ROW))
-        if frame.height > SHORT:
+        if frame.height > MAX_DICT_ROWS:
             return self._select(frame, self._text_columns)
         # for a few rows, polars' threads and calls into Python cost more than the work itself
         label = self._kept(frame)

@@ -16,7 +16,7 @@ from recsys.data.features.row_sources import RowDifference, slices
 from recsys.data.features.value_index import group_numbers
 from recsys.schema.data_schema import SequenceConfig, SplitConfig
 
-MOST_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-out items: 3 GB
+MAX_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-out items: 3 GB
 # REPEATED: a training row that is repeated in reverse. Models train on it, but nothing is fitted to it.
 # CONTEXT: a row in no split, which features of later rows look back to.
 TRAIN, VALIDATION, TEST, REPEATED, CONTEXT = range(5)
@@ -193,7 +193,7 @@ def _sequences(data: ResolvedData, c: SequenceConfig, rows: pl.DataFrame, starts
 def _check_length(groups: pl.Series, starts: np.ndarray, stops: np.ndarray) -> None:
     """Check that histories fit into memory: for a group with many held-out items they grow with its length squared."""
     lengths = stops - starts
-    if lengths.sum() <= MOST_HISTORY:
+    if lengths.sum() <= MAX_HISTORY:
         return
     by_group = np.zeros(len(groups), np.int64)
     np.add.at(by_group, starts, lengths)

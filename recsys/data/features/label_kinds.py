@@ -17,7 +17,7 @@ from recsys.schema.data_schema import LabelConfig
 from recsys.schema.source_schema import SourceConfig
 
 TRUTH = {"true": 1.0, "false": 0.0}  # labels, as pandas and Python write them
-MOST_CLASSES = 10_000
+MAX_CLASSES = 10_000
 
 
 class LabelMoments(Moments):
@@ -60,8 +60,8 @@ class LabelColumn(ABC):
     def from_config(c: LabelConfig, key: str) -> LabelColumn:
         """Return the label of a config."""
         for name in ("at_least", "positive", "log", "classes", "otherwise"):
-            if getattr(c, name) != getattr(LabelConfig(), name) and name not in KINDS[c.kind].keys:
-                owner = next(kind.kind for kind in KINDS.values() if name in kind.keys)
+            if getattr(c, name) != getattr(LabelConfig(), name) and name not in LABEL_KINDS[c.kind].keys:
+                owner = next(kind.kind for kind in LABEL_KINDS.values() if name in kind.keys)
                 raise UserError(f"{key}.{name}: applies only to kind {owner}; the kind of this label is {c.kind}")
         if c.otherwise is not None and c.only_if is None:
             raise UserError(
@@ -69,7 +69,7 @@ class LabelColumn(ABC):
             )
         if c.positive and c.at_least is not None:
             raise UserError(f"{key}: positive and at_least cannot be combined; remove one of them")
-        label = KINDS[c.kind](key, c)
+        label = LABEL_KINDS[c.kind](key, c)
         if c.otherwise is not None and not label.valid(pl.Series([c.otherwise])).all():
             raise UserError(f"{key}.otherwise={c.otherwise:g}: no label of kind {c.kind}{' with log' if c.log else ''}")
         return label
@@ -190,8 +190,8 @@ class ClassLabelColumn(LabelColumn):
     def __post_init__(self) -> None:
         if not self.config.classes:
             raise UserError(f"{self.key}.classes: missing; list its values")
-        if not 2 <= len(set(self.config.classes)) == len(self.config.classes) <= MOST_CLASSES:
-            raise UserError(f"{self.key}.classes: must be 2 to {MOST_CLASSES} different values")
+        if not 2 <= len(set(self.config.classes)) == len(self.config.classes) <= MAX_CLASSES:
+            raise UserError(f"{self.key}.classes: must be 2 to {MAX_CLASSES} different values")
 
     def label(self, name: str, sampled: float) -> ClassLabel:
         return ClassLabel(name, tuple(self.config.classes))
@@ -201,4 +201,6 @@ class ClassLabelColumn(LabelColumn):
         return text.replace_strict({v: float(i) for i, v in enumerate(self.config.classes)}, default=None)
 
 
-KINDS: dict[str, type[LabelColumn]] = {k.kind: k for k in (BinaryLabelColumn, NumberLabelColumn, ClassLabelColumn)}
+LABEL_KINDS: dict[str, type[LabelColumn]] = {
+    k.kind: k for k in (BinaryLabelColumn, NumberLabelColumn, ClassLabelColumn)
+}

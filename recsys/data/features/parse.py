@@ -8,7 +8,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import ELEMENT, GROUP, IN_SPLIT, KEY, LINE, ORDER, TIME, BadRow, Block
 from recsys.data.features.label_columns import label_checks, label_exprs
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.features.value_index import SHORT
+from recsys.data.features.value_index import MAX_DICT_ROWS
 from recsys.data.features.value_types import Check, Moment, Text, as_number, as_value
 
 PLACES = (LINE, ELEMENT)
@@ -66,7 +66,7 @@ class RowParser:
 
     def __call__(self, block: Block) -> tuple[pl.DataFrame, list[BadRow]]:
         raw = block.frame
-        frame = raw.select_seq(self._columns) if raw.height <= SHORT else raw.select(self._columns)
+        frame = raw.select_seq(self._columns) if raw.height <= MAX_DICT_ROWS else raw.select(self._columns)
         checks = self._checks(raw, frame)
         first = None  # the number of the first check that each row fails, null for good rows
         for i, check in enumerate(checks):

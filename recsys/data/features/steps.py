@@ -25,7 +25,7 @@ from recsys.ranges import FLOAT32_MAX
 Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
 Columns = Mapping[str, np.ndarray]  # the numbers of F features with the same transform: name -> (F, 1) float64
 POLARS_FROM = 1000  # numbers; a call of polars costs about 0.1 ms, and above it is faster than a loop in Python
-MOST_BINS = 1000
+MAX_BINS = 1000
 TRANSFORMS: dict[str, type["Transform"]] = {}
 
 
@@ -157,8 +157,8 @@ class Quantile(Transform, name="quantile"):
     bins: int = 64
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bins <= MOST_BINS:
-            raise ValueError(f"bins must be from 1 to {MOST_BINS}")
+        if not 1 <= self.bins <= MAX_BINS:
+            raise ValueError(f"bins must be from 1 to {MAX_BINS}")
 
     def statistic(self) -> Statistic:
         return ValueSample()

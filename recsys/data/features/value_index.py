@@ -12,8 +12,8 @@ import polars as pl
 
 from recsys.features import OUT_OF_VOCABULARY
 
-MOST_CHANGED = 0.25  # of the values: an index with more changes builds a dict of its own
-SHORT = 256  # with at most this many rows a dict is faster, because polars hashes the whole table in every call
+MAX_CHANGED = 0.25  # of the values: an index with more changes builds a dict of its own
+MAX_DICT_ROWS = 256  # with at most this many rows a dict is faster, because polars hashes the whole table in every call
 
 
 def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
@@ -121,7 +121,7 @@ class ValueIndex:
         below = results
         if isinstance(results, LayeredResults):
             below, changes = results.below, results.changes | changes
-        if len(changes) <= MOST_CHANGED * len(values):
+        if len(changes) <= MAX_CHANGED * len(values):
             vars(index)["results"] = LayeredResults(below, changes)
         return index
 
@@ -131,7 +131,7 @@ class ValueIndex:
 
     def look_up(self, column: pl.Series) -> pl.Series:
         """Return the results for a String column, (rows,) -> (rows,). A missing value is the empty text."""
-        if len(column) <= SHORT:
+        if len(column) <= MAX_DICT_ROWS:
             return pl.Series(column.name, self.look_up_list(column), dtype=self.dtype)
         # find the rows that hold known values, and the places of these among the values
         text = column.fill_null("")

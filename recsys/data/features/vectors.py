@@ -12,7 +12,7 @@ from recsys.files.manifest import inside
 from recsys.schema.data_schema import VectorsConfig
 
 EPS = 1e-5  # torch.nn.LayerNorm's
-LEAST_VARIANCE = 1e-7  # relative to the largest; directions with less are noise of rounding, and become 0
+MIN_VARIANCE = 1e-7  # relative to the largest; directions with less are noise of rounding, and become 0
 FITTED = ("pca", "whiten")  # ways that are fitted; the others treat each vector on its own
 NORMALISE = ("l2", "layer", *FITTED)
 
@@ -78,7 +78,7 @@ class Affine:
         largest = np.abs(components).argmax(axis=0)  # the sign of a component is arbitrary: fix it
         components = components * np.where(components[largest, np.arange(len(order))] < 0, -1, 1)
         if whiten:
-            kept = variances > LEAST_VARIANCE * max(variances[0], 0)
+            kept = variances > MIN_VARIANCE * max(variances[0], 0)
             components = components * np.where(kept, 1 / np.sqrt(np.where(kept, variances, 1)), 0)
         return cls(mean.astype(np.float32), components.astype(np.float32))
 

@@ -10,7 +10,7 @@ from torchrec.streamable import Pipelineable
 
 from recsys.batch import Batch
 
-AHEAD = 2  # batches on the GPU beside the one in use
+COPIED_AHEAD = 2  # batches on the GPU beside the one in use
 
 
 def copied_ahead(
@@ -35,7 +35,7 @@ def copied_ahead(
             return copied, stream.record_event()
 
     pool = ThreadPoolExecutor(1, "loader-copy")
-    ahead: deque[Future[tuple[Batch, torch.cuda.Event] | None]] = deque(pool.submit(fetch) for _ in range(AHEAD))
+    ahead: deque[Future[tuple[Batch, torch.cuda.Event] | None]] = deque(pool.submit(fetch) for _ in range(COPIED_AHEAD))
     try:
         while (arrived := ahead.popleft().result()) is not None:
             ahead.append(pool.submit(fetch))
@@ -57,7 +57,7 @@ def pinned_ahead(batches: Generator[Batch]) -> Generator[Batch]:
         return None if batch is None else batch.pin_memory()
 
     with ThreadPoolExecutor(1, "loader-pin") as pool:
-        ahead = deque(pool.submit(fetch) for _ in range(AHEAD))
+        ahead = deque(pool.submit(fetch) for _ in range(COPIED_AHEAD))
         try:
             while (batch := ahead.popleft().result()) is not None:
                 ahead.append(pool.submit(fetch))

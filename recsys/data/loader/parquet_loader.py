@@ -38,10 +38,10 @@ from recsys.data.loader.row_groups import RowGroup, RowGroups, row_groups, segme
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.files.manifest import BackgroundCheck
 
-AHEAD = 2  # chunks prepared while one is being used
-MOST_DROPPED = 0.05  # share of an epoch's rows
-LEAST_CHUNK_ROWS, CHUNK_VALUES = 262_144, 1 << 23
-MOST_CHUNK_BYTES = 1 << 29  # of rows with long lists, of which LEAST_CHUNK_ROWS would not fit into memory
+CHUNKS_AHEAD = 2  # chunks prepared while one is being used
+MAX_DROPPED = 0.05  # share of an epoch's rows
+MIN_CHUNK_ROWS, CHUNK_VALUES = 262_144, 1 << 23
+MAX_CHUNK_BYTES = 1 << 29  # of rows with long lists, of which MIN_CHUNK_ROWS would not fit into memory
 VALUES_OF_LIST = 32  # counted for a list of ids, whose length is not known beforehand
 
 
@@ -70,7 +70,7 @@ def _training_share(total: int, batch_size: int, rank: int, world_size: int, max
     if share == 0:
         raise UserError(f"{total} training rows are too few for {world_size} processes; use fewer")
     steps, rest = divmod(share, batch_size)
-    if steps == 0 or (rest > 1 and rest >= MOST_DROPPED * share):  # one row is no batch for batch norm
+    if steps == 0 or (rest > 1 and rest >= MAX_DROPPED * share):  # one row is no batch for batch norm
         steps += 1
     steps = min(steps, max_steps)
     rows = min(share, steps * batch_size)
@@ -91,12 +91,12 @@ class ParquetLoader:
     Args:
         files: Parquet files of prepared data.
         training: give every rank the same number of rows and steps, and drop the last rows that do not fill a batch
-            (a different set each epoch if shuffled) unless they are a MOST_DROPPED of the epoch or more. If False,
+            (a different set each epoch if shuffled) unless they are a MAX_DROPPED of the epoch or more. If False,
             every row comes once, and ranks with fewer rows are filled up with rows of weight 0, so that all ranks take
             the same number of steps.
         shuffle: shuffle the rows, in a different order each epoch.
         buffer_rows: number of rows of a chunk, within which rows are shuffled. The default is the number of rows that
-            hold about CHUNK_VALUES values, and at least LEAST_CHUNK_ROWS, unless they have more than MOST_CHUNK_BYTES.
+            hold about CHUNK_VALUES values, and at least MIN_CHUNK_ROWS, unless they have more than MAX_CHUNK_BYTES.
             If a file is sorted by user and has several chunks, each step sees a part of the users only, from which
             models learn less.
         balance_lists: spread the rows of a chunk by the lengths of their lists, so that its batches, and so the ranks'
@@ -170,9 +170,9 @@ class ParquetLoader:
         if not buffer_rows:
             lists = len(self._columns.multi) + len(self._columns.queries)
             width = sum(f.width for f in features.dense) + VALUES_OF_LIST * lists
-            buffer_rows = max(LEAST_CHUNK_ROWS, CHUNK_VALUES // (len(self._columns.names) + width))
+            buffer_rows = max(MIN_CHUNK_ROWS, CHUNK_VALUES // (len(self._columns.names) + width))
             of_row = sum(g.bytes for g in self._groups) / max(self.total_rows, 1)
-            buffer_rows = min(buffer_rows, int(MOST_CHUNK_BYTES / max(of_row, 1)))
+            buffer_rows = min(buffer_rows, int(MAX_CHUNK_BYTES / max(of_row, 1)))
         self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._rows = RowGroups(self._columns.names, keep_bytes, check)
         self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size, negatives)
@@ -324,7 +324,7 @@ class ParquetLoader:
 
 
 class _ChunksAhead:
-    """The chunks of an epoch, of which AHEAD are read and laid out in the background before they are taken.
+    """The chunks of an epoch, of which CHUNKS_AHEAD are read and laid out in the background before they are taken.
 
     Args:
         first, stop: number of the first chunk, and of the one after the last.
@@ -340,10 +340,13 @@ class _ChunksAhead:
     ) -> None:
         self.epoch, self.first = epoch, first
         self._read, self._lay_out = read, lay_out
-        self._decoder, self._writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(AHEAD, "loader-layout")
+        self._decoder, self._writer = (
+            ThreadPoolExecutor(1, "loader-decode"),
+            ThreadPoolExecutor(CHUNKS_AHEAD, "loader-layout"),
+        )
         self._numbers = iter(range(first, stop))
         self._futures = deque[Future[LaidOutChunk]]()
-        for _ in range(AHEAD):
+        for _ in range(CHUNKS_AHEAD):
             self._submit()
 
     def _submit(self) -> None:

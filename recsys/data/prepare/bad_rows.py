@@ -18,8 +18,8 @@ from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.reasons import Reasons, judge
 
 EARLY_STOP_ROWS = 100_000
-FIRST_BYTES, SMALL_BYTES, FEWEST_ROWS = 1 << 18, 8 << 20, 20
-MOST_BAD = 0.5  # the share of bad rows above which the config does not fit the file
+FIRST_BYTES, SMALL_BYTES, MIN_ROWS = 1 << 18, 8 << 20, 20
+MAX_BAD = 0.5  # the share of bad rows above which the config does not fit the file
 
 
 def check_first_rows(data: ResolvedData, file: Path) -> None:
@@ -36,7 +36,7 @@ def check_first_rows(data: ResolvedData, file: Path) -> None:
     reasons, rows = Reasons(), good + len(bad)
     for b in bad:
         reasons.add(b.reason, 1, f"{b.file} line {b.line}", b.value)
-    if rows >= FEWEST_ROWS and len(bad) > MOST_BAD * rows:
+    if rows >= MIN_ROWS and len(bad) > MAX_BAD * rows:
         raise UserError(f"data={data.name}: {len(bad):,} of the first {rows:,} rows cannot be read: {reasons}")
 
 

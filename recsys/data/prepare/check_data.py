@@ -14,7 +14,7 @@ from recsys.data.features.row_contents import targets
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Age, Column
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.vectors import check_vectors
-from recsys.data.prepare.bad_rows import MOST_BAD, check_first_rows
+from recsys.data.prepare.bad_rows import MAX_BAD, check_first_rows
 from recsys.data.prepare.check_source import check_source
 from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
@@ -295,6 +295,6 @@ def check_files(data: ResolvedData) -> SplitFiles:
     vector_files(data)
     check_vector_files(data)
     check_items_table(data)
-    if files and data.max_bad_rows < MOST_BAD and not is_remote(str(files[0][0])):
+    if files and data.max_bad_rows < MAX_BAD and not is_remote(str(files[0][0])):
         check_first_rows(without_codes(completed(data, files[0][0])), files[0][0])
     return files

@@ -37,7 +37,7 @@ from recsys.files.manifest import Entry
 
 INFO = "prepared.json"
 WINDOW = "window-{:+013d}-"  # begins the names of the files of a window's training rows
-MOST_WAITING = 1 << 30  # maximum bytes of prepared rows that a job holds before it writes them
+MAX_WAITING = 1 << 30  # maximum bytes of prepared rows that a job holds before it writes them
 
 
 @dataclass
@@ -341,7 +341,7 @@ def _write_job(
                     if (split, prefix) not in writers:
                         writers[split, prefix] = PartWriter(folder / split, f"{prefix}part-{number:05d}", repeats)
                     writers[split, prefix].write(part.filter(window_of == w))
-            if sum(writer.bytes for writer in writers.values()) >= MOST_WAITING:  # long lists
+            if sum(writer.bytes for writer in writers.values()) >= MAX_WAITING:  # long lists
                 for writer in writers.values():
                     writer.flush()
             advance(frame.height)

@@ -23,7 +23,7 @@ from recsys.data.prepare.split import Splitter
 
 PILE_ROWS = 1 << 18
 PART_ROWS = 1 << 16
-MOST_VALUES = 1 << 24  # maximum number of values of earlier rows that are held at once, but for one group: some 0.5 GB
+MAX_VALUES = 1 << 24  # maximum number of values of earlier rows that are held at once, but for one group: some 0.5 GB
 
 
 def shuffle(
@@ -121,8 +121,8 @@ def _arrange_pile(
 def some_groups(data: ResolvedData, rows: pl.DataFrame) -> list[pl.DataFrame]:
     """Divide a pile into whole groups whose lists of earlier rows fit into memory; short ones leave it as it is."""
     width = sum(look_back.rows for look_back in data.look_backs.values() if look_back.is_list)
-    if rows.height * width <= MOST_VALUES:
+    if rows.height * width <= MAX_VALUES:
         return [rows]
-    some = pl.col("some").min().over(GROUP) // max(MOST_VALUES // width, 1)
+    some = pl.col("some").min().over(GROUP) // max(MAX_VALUES // width, 1)
     numbered = rows.sort(GROUP).with_row_index("some").with_columns(some)
     return numbered.partition_by("some", maintain_order=True, include_key=False)

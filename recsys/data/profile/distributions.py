@@ -14,7 +14,7 @@ from recsys.pages.elements import number, seconds
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 BINS = 48
 CELLS = 10
-FEW = 12  # with at most this many distinct numbers, each number is a cell
+MAX_SINGLE_NUMBERS = 12  # with at most this many distinct numbers, each number is a cell
 SKEWED = 2.0  # above this skewness, the axis is logarithmic
 
 
@@ -80,9 +80,9 @@ def cells(sample: dict[str, pl.DataFrame], name: str, *, time: bool) -> pl.DataF
     """Return cells: tenths of the training split's numbers, or single numbers if they are few; and missing values."""
     train = sample["train"][name].drop_nulls().to_numpy()
     few = np.unique(train)
-    bounds = few if len(few) <= FEW else np.unique(np.quantile(train, np.arange(1, CELLS) / CELLS))
+    bounds = few if len(few) <= MAX_SINGLE_NUMBERS else np.unique(np.quantile(train, np.arange(1, CELLS) / CELLS))
     whole = _are_whole(train)
-    if len(few) <= FEW:
+    if len(few) <= MAX_SINGLE_NUMBERS:
         bounds = bounds[:-1]
     elif whole:
         bounds = np.unique(np.floor(bounds))
@@ -93,7 +93,7 @@ def cells(sample: dict[str, pl.DataFrame], name: str, *, time: bool) -> pl.DataF
     counts = {s: np.bincount(at[s], minlength=len(bounds) + 2) for s in SPLITS}
     counts["positives"] = np.bincount(at["train"], sample["train"][LABEL].to_numpy() > 0.5, len(bounds) + 2)
     to_text = seconds if time else number
-    single = [to_text(float(x)) for x in few] if len(few) <= FEW else None
+    single = [to_text(float(x)) for x in few] if len(few) <= MAX_SINGLE_NUMBERS else None
     labels = [*(_labels(bounds, to_text, whole and not time) if single is None or not single else single), ""]
     frame = pl.DataFrame({"label": labels, "special": [False] * (len(labels) - 1) + [True], **counts})
     frame = frame.with_columns(pl.col("positives").cast(pl.Int64))

@@ -13,11 +13,11 @@ from recsys.data.profile.data_profile import DIMS, DataProfile, FeatureProfile, 
 from recsys.data.profile.distributions import QUANTILES, from_axis
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, bar, colour, lying, thin_bars
-from recsys.pages.charts.plots import WIDE, Dot, dots, dots_in_cell, histogram
+from recsys.pages.charts.plots import PLOT_WIDTH, Dot, dots, dots_in_cell, histogram
 from recsys.pages.elements import number, seconds, share, size
 from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, columns, cut
 
-HIGH = 180  # of the coverage curve, in pixels
+CURVE_PIXELS = 180  # of the coverage curve, in pixels
 PAGE = 1184  # width of the page in pixels
 SPLIT_PAINTS = [Paint(s, f"var(--c{i})") for i, s in enumerate(SPLITS)]
 NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
@@ -79,9 +79,9 @@ def _coverage(t: Table) -> Markup | None:
     curve = [(float(n), float(part)) for n, part in zip(counts, covered, strict=True)]
     top = log10(max(int(counts[-1]), 2))
     powers = [10**k for k in range(int(top) + 1)]
-    x = Axis(0, top, 40, WIDE - 20, log=True, marks=powers, text="{:,.0f}".format)
-    y = Axis(0, 1, HIGH - 22, 8, marks=(0.0, 0.5, 1.0), text="{:.0%}".format)
-    return dots(rings, x, y, curve=curve, size=(WIDE, HIGH))
+    x = Axis(0, top, 40, PLOT_WIDTH - 20, log=True, marks=powers, text="{:,.0f}".format)
+    y = Axis(0, 1, CURVE_PIXELS - 22, 8, marks=(0.0, 0.5, 1.0), text="{:.0%}".format)
+    return dots(rings, x, y, curve=curve, size=(PLOT_WIDTH, CURVE_PIXELS))
 
 
 def all_tables(profile: DataProfile) -> dict[str, Any] | None:
@@ -248,7 +248,7 @@ def _histogram(n: Numbers, *, time: bool) -> dict[str, Any] | None:
         parts = [f"\n{SPLITS[k]}: {share(shares[k, i])}" for k in splits if h.counts[k].any()]
         tips.append(f"{to_text(edges[i])} – {to_text(edges[i + 1])}{''.join(parts)}")
     marks = tuple(np.linspace(edges[0], edges[-1], 4)) if time else ()
-    x = Axis(float(h.edges[0]), float(h.edges[-1]), 0, WIDE, unit=h.unit, marks=marks, text=to_text)
+    x = Axis(float(h.edges[0]), float(h.edges[-1]), 0, PLOT_WIDTH, unit=h.unit, marks=marks, text=to_text)
     heights = (density / (density.max() or 1))[splits].tolist()
     return {
         "of": "times" if time else "numbers",

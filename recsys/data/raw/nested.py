@@ -14,7 +14,7 @@ from recsys.data.features.blocks import ELEMENT, LINE, LIST, BadRow, Block
 from recsys.data.raw.byte_ranges import FileRange, Projection
 from recsys.schema.source_schema import SourceConfig
 
-MOST_ELEMENTS = 1 << 18  # rows of a block, if no single row has more elements
+MAX_ELEMENTS = 1 << 18  # rows of a block, if no single row has more elements
 BRACKETS, MARKS = "[](){} \t", " \t'\""  # around a list that is written as text, and around its elements
 
 Leaf = tuple[str, pl.DataType, pl.Expr]
@@ -140,7 +140,7 @@ def explode_blocks(
         bad = sorted([*block.bad, *bad], key=lambda b: b.line)
         first = next(iter(separators))
         lengths = whole.select(_length(first)).to_series().to_numpy().astype(np.int64)
-        part = (np.cumsum(lengths) - lengths) // MOST_ELEMENTS
+        part = (np.cumsum(lengths) - lengths) // MAX_ELEMENTS
         cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), whole.height]  # at least one slice
         for start, stop in pairwise(cuts):
             frame = whole.slice(start, stop - start).filter(_length(first) > 0)

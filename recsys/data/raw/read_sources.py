@@ -35,7 +35,7 @@ from recsys.files.user_files import problem_of
 from recsys.schema.data_schema import LabelConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
 
-MOST_COMPARED = 20  # files whose columns an error compares
+MAX_COMPARED = 20  # files whose columns an error compares
 _TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
 
 
@@ -162,7 +162,7 @@ def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) ->
     """Raise UserError that says how to read `file` if one of the other files has a column that it lacks."""
     if data.split.by == "files" or not FORMATS[data.source.format].names_columns:
         return
-    for other in find_files(data)[-MOST_COMPARED:]:
+    for other in find_files(data)[-MAX_COMPARED:]:
         if other != file and column in raw_frame(data, other).columns:
             hint = f"data.source.optional_columns=[{','.join([*data.source.optional_columns, column])}]"
             why = f"{file.name} has no column {column}, but {other.name} has it"

@@ -7,7 +7,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.text import ESCAPED
 
-MOST_REASONS = 2  # shown in a message
+MAX_REASONS = 2  # shown in a message
 QUOTES = (
     "if quoted values hold line breaks, set data.source.line_breaks_in_quotes=true; if quotes are part of the text, "
     "data.source.quote=null"
@@ -47,7 +47,7 @@ class Reasons:
 
     def __str__(self) -> str:
         """Return the most frequent reasons in one line."""
-        texts, most = [], self._rows.most_common(MOST_REASONS)
+        texts, most = [], self._rows.most_common(MAX_REASONS)
         for reason, rows in most:
             hint = next((f"; {hint}" for end, hint in HINTS.items() if reason.endswith(end)), "")
             if m := re.fullmatch(r"label (.+) is missing", reason):

@@ -38,9 +38,9 @@ when
 BEFORE = frozenset(_BEFORE.split())
 QUERIES = ("select", "with", "values", "from", "table", "insert", "update", "delete", "merge")  # begin a query
 NOW = ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp")
-MOST_PADDED = 10_000  # characters to which LPAD and RPAD lengthen a text
+MAX_PADDED = 10_000  # characters to which LPAD and RPAD lengthen a text
 PADS = ("lpad", "rpad")
-MOST_PARTS = 1000  # operators and words: Polars reads them recursively, and ends the process if there are too many
+MAX_PARTS = 1000  # operators and words: Polars reads them recursively, and ends the process if there are too many
 TOKEN = re.compile(
     r"""\s+
     | (?P<text>'(?:[^']|'')*')
@@ -90,10 +90,8 @@ def check_sql(sql: str, key: str) -> None:
         at = token.end()
         parts += bool(token["word"] or token["operator"] not in (None, ",", "(", ")"))
     _check_pads(sql, key)
-    if parts > MOST_PARTS:
-        raise UserError(
-            f"{key}: {sql[:40]!r}...: has {parts:,} operators and words, more than {MOST_PARTS}; shorten it"
-        )
+    if parts > MAX_PARTS:
+        raise UserError(f"{key}: {sql[:40]!r}...: has {parts:,} operators and words, more than {MAX_PARTS}; shorten it")
 
 
 def _check_pads(sql: str, key: str) -> None:
@@ -112,8 +110,8 @@ def _check_pads(sql: str, key: str) -> None:
             elif depth > 1 or mark != "(":
                 arguments[-1].append(mark)
         length = arguments[1] if len(arguments) > 1 else []
-        if len(length) != 1 or not length[0].isdecimal() or int(length[0]) > MOST_PADDED:
-            hint = f"the length, the second argument of {word.upper()}, must be a number up to {MOST_PADDED:,}"
+        if len(length) != 1 or not length[0].isdecimal() or int(length[0]) > MAX_PADDED:
+            hint = f"the length, the second argument of {word.upper()}, must be a number up to {MAX_PADDED:,}"
             raise UserError(f"{key}: {sql[:80]!r}: {hint}")
 
 

@@ -25,7 +25,15 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.samples import Floats, Progress, names
-from recsys.data.samples.interactions import COUNTRIES, DEVICES, ITEMS, KINDS, TASTE, InteractionTeacher, Shown
+from recsys.data.samples.interactions import (
+    CATEGORIES,
+    COUNTRIES,
+    DEVICES,
+    ITEMS,
+    TASTE,
+    InteractionTeacher,
+    Shown,
+)
 
 DRIFTS = ("none", "sudden", "gradual", "seasonal")
 FIRST_DAY = date(2025, 1, 1)
@@ -49,9 +57,9 @@ class DriftingTeacher(InteractionTeacher):
             raise UserError(f"change={change}: must be 1 day or more")
         rng = np.random.default_rng([seed, 3])
         self._drift, self._change, self._always = drift, change, self._popularity
-        self._halves = self._taste[0].copy(), TASTE * rng.standard_normal((COUNTRIES, KINDS))
+        self._halves = self._taste[0].copy(), TASTE * rng.standard_normal((COUNTRIES, CATEGORIES))
         place = np.empty(ITEMS, np.int64)  # of an item among those of its kind, so that each kind always has some
-        for kind in range(KINDS):
+        for kind in range(CATEGORIES):
             members = np.flatnonzero(self.kind == kind)
             place[members] = np.arange(len(members))
         days = rng.integers(1, HORIZON + 1, ITEMS)

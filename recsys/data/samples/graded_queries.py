@@ -1,7 +1,7 @@
 """The built-in sample for learning to rank: queries with graded documents, as in LETOR, by a known teacher.
 
-A query has FEWEST to MOST documents. A document has FEATURES numbers, such as a score of the text, a number of clicks
-or an age; some are heavy-tailed. Its grade is from 0 (irrelevant) to 4 (perfect), with
+A query has MIN_DOCUMENTS to MAX_DOCUMENTS documents. A document has FEATURES numbers, such as a score of the text,
+a number of clicks or an age; some are heavy-tailed. Its grade is from 0 (irrelevant) to 4 (perfect), with
 
     P(grade > k) = sigmoid(score - CUTS[k]),  k = 0, 1, 2, 3
     score = sum_j a_j z_j + PAIR z_0 z_1 + STEP sign(z_2) + QUERY x (the query's difficulty)
@@ -19,7 +19,7 @@ import polars as pl
 from recsys.data.samples import Floats, Progress, sigmoid
 
 BLOCK = 2_000  # queries drawn at a time, so that a larger sample begins with the smaller one
-FEWEST, MOST = 5, 20
+MIN_DOCUMENTS, MAX_DOCUMENTS = 5, 20
 FEATURES, HEAVY = 10, (3, 4, 5, 6)  # the features whose logarithm is normal
 PAIR, STEP, QUERY = 0.7, 0.5, 0.5
 CUTS = (0.0, 1.2, 2.4, 3.6)
@@ -57,7 +57,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lam
     with (folder / "documents.csv").open("wb") as out:
         while written < rows or not block:
             rng = np.random.default_rng([seed, 1, block])
-            sizes = rng.integers(FEWEST, MOST + 1, BLOCK)
+            sizes = rng.integers(MIN_DOCUMENTS, MAX_DOCUMENTS + 1, BLOCK)
             query, n = np.repeat(np.arange(BLOCK), sizes), int(sizes.sum())
             # as the file shows them, so that a model can know exactly what the teacher knows
             z = np.round(rng.standard_normal((n, FEATURES)), 3)

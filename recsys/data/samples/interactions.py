@@ -29,7 +29,7 @@ import polars as pl
 from recsys.data.samples import Floats, Ints, Progress, names, sigmoid, zipf
 
 BLOCK = 50_000  # rows drawn at a time, always whole blocks, so that a larger sample begins with the smaller one
-USERS, ITEMS, KINDS, COUNTRIES, LIKED = 1000, 300, 15, 8, 3
+USERS, ITEMS, CATEGORIES, COUNTRIES, LIKED = 1000, 300, 15, 8, 3
 DEVICES = ("phone", "tablet", "desktop")
 ZIPF = 0.6
 ON_TASTE = 0.5
@@ -37,7 +37,7 @@ CLICK_RATE, BUY_RATE = 0.25, 0.3
 TASTE, USER, ITEM, DEVICE, SLOPE, RECENT = 1.0, 0.3, 0.5, 0.3, 0.5, 0.6  # standard deviations in logits
 LAST = 10
 CUTS = (-3.0, -1.5, 0.0, 1.5)
-START, MOST_SECONDS = 1_600_000_000, 120  # of the first row, and between two rows
+START, MAX_SECONDS = 1_600_000_000, 120  # of the first row, and between two rows
 
 
 class Shown(NamedTuple):
@@ -67,12 +67,15 @@ class InteractionTeacher:
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])
-        self.country, self.kind = rng.integers(0, COUNTRIES, USERS), rng.permutation(np.arange(ITEMS) % KINDS)
+        self.country, self.kind = (
+            rng.integers(0, COUNTRIES, USERS),
+            rng.permutation(np.arange(ITEMS) % CATEGORIES),
+        )
         self.age = rng.integers(18, 71, USERS)
         self.price = np.round(np.exp(rng.normal(3, 0.8, ITEMS)), 2)
         self._activity, self._popularity = zipf(rng, USERS, ZIPF), zipf(rng, ITEMS, ZIPF)
-        self._liked = rng.permuted(np.tile(np.arange(KINDS), (USERS, 1)), axis=1)[:, :LIKED]
-        self._taste = TASTE * rng.standard_normal((3, COUNTRIES, KINDS)) * np.array([1, 0.7, 1])[:, None, None]
+        self._liked = rng.permuted(np.tile(np.arange(CATEGORIES), (USERS, 1)), axis=1)[:, :LIKED]
+        self._taste = TASTE * rng.standard_normal((3, COUNTRIES, CATEGORIES)) * np.array([1, 0.7, 1])[:, None, None]
         self._user, self._item = USER * rng.standard_normal(USERS), ITEM * rng.standard_normal(ITEMS)
         self._device = DEVICE * np.array([1.0, 0.0, -1.0])
         self._slope = SLOPE * np.array([1.5, 1.0, 0.5])
@@ -91,11 +94,11 @@ class InteractionTeacher:
         item = rng.choice(ITEMS, n, p=self._popularity)
         kind = self._liked[user, rng.integers(0, LIKED, n)]
         liked = rng.random(n) < ON_TASTE
-        for k in range(KINDS):
+        for k in range(CATEGORIES):
             members, mine = np.flatnonzero(self.kind == k), np.flatnonzero(liked & (kind == k))
             p = self._popularity[members]
             item[mine] = rng.choice(members, len(mine), p=p / p.sum())
-        return Shown(user, item, rng.choice(3, n, p=[0.6, 0.1, 0.3]), rng.integers(1, MOST_SECONDS, n))
+        return Shown(user, item, rng.choice(3, n, p=[0.6, 0.1, 0.3]), rng.integers(1, MAX_SECONDS, n))
 
     def _share_of_kind(self, rows: Shown) -> Floats:
         """Return the share of the user's LAST rows before each that have its kind, 0 without such rows: (n,)."""
@@ -132,7 +135,7 @@ class InteractionTeacher:
 
         device: (USERS,)
         """
-        of_kind = np.zeros((USERS, KINDS))
+        of_kind = np.zeros((USERS, CATEGORIES))
         order = np.argsort(rows.user, kind="stable")
         user = rows.user[order]
         from_end = np.searchsorted(user, user, side="right") - np.arange(len(user))

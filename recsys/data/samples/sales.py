@@ -23,8 +23,8 @@ from recsys.data.samples import Floats, Ints, Progress
 
 STORES = 200
 TYPES, ASSORTMENTS = "abcd", "abc"
-FIRST_DAY, MOST_DAYS = np.datetime64("2013-01-01"), 365_000
-WEEKS = MOST_DAYS // 7 + 1
+FIRST_DAY, MAX_DAYS = np.datetime64("2013-01-01"), 365_000
+WEEKS = MAX_DAYS // 7 + 1
 LEVEL, STORE, PROMOTION, SCHOOL, YEAR, PEAK, DISTANCE, NOISE = 8.7, 0.3, 0.3, 0.05, 0.1, 350, 0.05, 0.1
 WEEKDAY = np.array([0.15, 0.0, -0.05, 0.0, 0.05, -0.1, 0.0])  # Monday first
 TYPE = np.array([0.0, 0.5, -0.3, 0.2])  # of the effect of a promotion
@@ -71,8 +71,8 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lam
     `progress` is called with the number of rows written so far.
     """
     days = -(-rows // STORES)
-    if days > MOST_DAYS:
-        raise UserError(f"data.sample.rows={rows}: must be at most {MOST_DAYS * STORES:,} for kind sales")
+    if days > MAX_DAYS:
+        raise UserError(f"data.sample.rows={rows}: must be at most {MAX_DAYS * STORES:,} for kind sales")
     teacher = SalesTeacher(seed)
     store, day = np.tile(np.arange(STORES), days)[:rows], np.repeat(np.arange(days), STORES)[:rows]
     calendar = teacher.calendar(day)

@@ -1,7 +1,7 @@
 """The built-in sample for retrieval: users who choose items one after another, by a known rule.
 
-There are ITEMS items of KINDS kinds, with Zipf-distributed popularity. A user likes LIKED kinds, drawn by popularity.
-After item i, a user chooses one of i's FOLLOWERS with probability FOLLOW_PROBABILITY. Followers are drawn once, by
+There are ITEMS items of ITEM_KINDS kinds, with Zipf-distributed popularity. A user likes LIKED kinds, drawn by
+popularity. After item i, a user chooses one of i's FOLLOWERS with probability FOLLOW_PROBABILITY. Followers are drawn once, by
 popularity, most of them from i's kind; followers drawn earlier are chosen more often. Otherwise, the user chooses an
 item of a liked kind, by popularity. Nobody chooses an item twice. The number of items of a user is geometric with mean
 MEAN_LENGTH, and at least MIN_LENGTH.
@@ -16,7 +16,7 @@ import polars as pl
 
 from recsys.data.samples import Ints, Progress, names, zipf
 
-ITEMS, KINDS, LIKED, FOLLOWERS = 200, 20, 3, 3
+ITEMS, ITEM_KINDS, LIKED, FOLLOWERS = 200, 20, 3, 3
 ZIPF = 0.6
 SAME_KIND = 0.7  # the share of an item's followers that have its kind
 FOLLOW_PROBABILITY = 0.8
@@ -30,8 +30,8 @@ class World:
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])
         self.popularity = zipf(rng, ITEMS, ZIPF)
-        self.kinds = rng.permutation(np.arange(ITEMS) % KINDS)
-        self.members = [np.flatnonzero(self.kinds == kind) for kind in range(KINDS)]
+        self.kinds = rng.permutation(np.arange(ITEMS) % ITEM_KINDS)
+        self.members = [np.flatnonzero(self.kinds == kind) for kind in range(ITEM_KINDS)]
         self.taste = np.array([self.popularity[m].sum() for m in self.members])
         followers = []
         for item in range(ITEMS):
@@ -40,7 +40,7 @@ class World:
             weights[item] = 0
             followers.append(rng.choice(ITEMS, FOLLOWERS, replace=False, p=weights / weights.sum()))
         self.followers = np.stack(followers)
-        self.price = np.round(np.exp(rng.normal(2 + self.kinds / KINDS, 0.5)), 2)
+        self.price = np.round(np.exp(rng.normal(2 + self.kinds / ITEM_KINDS, 0.5)), 2)
 
     def next(self, rng: np.random.Generator, item: Ints, liked: Ints) -> Ints:
         """Draw the items (U,) that users choose after `item` (U,). liked: their kinds, (U, LIKED)."""
@@ -53,7 +53,7 @@ class World:
         """Draw an item of one of each user's kinds: (U, LIKED) -> (U,)."""
         kind = liked[np.arange(len(liked)), rng.integers(0, LIKED, len(liked))]
         items = np.zeros(len(liked), np.int64)
-        for k in range(KINDS):
+        for k in range(ITEM_KINDS):
             mine, p = kind == k, self.popularity[self.members[k]]
             items[mine] = rng.choice(self.members[k], mine.sum(), p=p / p.sum())
         return items
@@ -69,7 +69,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lam
     lengths = MIN_LENGTH - 1 + rng.geometric(1 / (MEAN_LENGTH - MIN_LENGTH + 1), users).clip(max=ITEMS // 2)
     users = int(np.searchsorted(lengths.cumsum(), rows)) + 1
     lengths = lengths[:users]
-    likings = np.log(world.taste) + rng.gumbel(size=(users, KINDS))  # taking the largest draws without replacement
+    likings = np.log(world.taste) + rng.gumbel(size=(users, ITEM_KINDS))  # taking the largest draws without replacement
     liked = np.argsort(-likings, axis=1)[:, :LIKED]
     chosen = np.zeros((users, lengths.max()), np.int64)
     chosen[:, 0] = world.by_taste(rng, liked)

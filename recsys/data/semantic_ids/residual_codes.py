@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 13  # vectors that are compared with all centroids at once
 ROUNDS = 50  # of Lloyd's algorithm at most
-MOST_FITTED = 1 << 18  # vectors that codebooks are fitted to at most
+MAX_FITTED = 1 << 18  # vectors that codebooks are fitted to at most
 
 Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
 HIDDEN = (512, 256, 128)  # widths between vectors and latent vectors, as in the paper on items
@@ -98,11 +98,11 @@ def fit_residual_kmeans(x: np.ndarray, levels: int, size: int, seed: int) -> Res
 
     Args:
         x: (n, w) vectors, at least one.
-        seed: seed of the first centroids, and of the vectors that are drawn from more than MOST_FITTED.
+        seed: seed of the first centroids, and of the vectors that are drawn from more than MAX_FITTED.
     """
     rng = np.random.default_rng(seed)
-    if len(x) > MOST_FITTED:
-        x = x[np.sort(rng.choice(len(x), MOST_FITTED, replace=False))]
+    if len(x) > MAX_FITTED:
+        x = x[np.sort(rng.choice(len(x), MAX_FITTED, replace=False))]
     residual, tables = x.astype(np.float32), []
     for _ in range(levels):
         tables.append(kmeans(residual, size, rng))

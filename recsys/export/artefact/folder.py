@@ -38,7 +38,7 @@ FIL = "fil"
 INDEX = "index"
 REPOSITORY = "triton"
 KEY = "artefact"  # in manifest.json
-KINDS = ("ranking", "retrieval")
+ARTEFACT_KINDS = ("ranking", "retrieval")
 
 
 def is_artefact(folder: Path) -> bool:
@@ -79,7 +79,7 @@ class Artefact:
             _DESCRIPTION.validate_python(about)
         except ValidationError as e:
             first = e.errors()[0]
-            key = ".".join([KEY, *(str(part) for part in first["loc"] if part not in KINDS)])
+            key = ".".join([KEY, *(str(part) for part in first["loc"] if part not in ARTEFACT_KINDS)])
             raise UserError(f"{file}: {key}: {first['msg']}; export the run again") from e
         check_name(about["name"], f"{file}: name", "clicks")
         check_name(about["version"], f"{file}: version", "1")

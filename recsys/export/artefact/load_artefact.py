@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from recsys.data.features import Fitted
     from recsys.online.servable import Servable
 
-KINDS: dict[str, type[ServedRanking | ServedRetrieval]] = {
+SERVABLES: dict[str, type[ServedRanking | ServedRetrieval]] = {
     model.kind: model for model in (ServedRanking, ServedRetrieval)
 }
 
@@ -64,7 +64,7 @@ def model_of(
     before: transforms whose tables are shared where they are equal
     exact: whether a retrieval model compares queries with all items, even if the artefact has an index
     """
-    kind = KINDS[artefact.kind]
+    kind = SERVABLES[artefact.kind]
     with manifest.from_elsewhere(artefact.folder):
         model = kind(artefact, threads, before, exact=exact, device=device)
         model.check_example()

@@ -18,7 +18,7 @@ from recsys.index import Index, load
 from recsys.index.protocol import equal_rows
 from recsys.online.queries import Queries
 
-STATE = "state"  # the folder of the arrays, NAME.npy
+ARRAYS = "state"  # the folder of the arrays, NAME.npy
 
 History = np.ndarray  # of candidates
 ITEM_VECTORS = "tables/items.bin"
@@ -32,7 +32,7 @@ def _in_table(history: History, rows: int) -> np.ndarray:
 
 
 def _arrays(folder: Path) -> dict[str, np.ndarray]:
-    return {f.stem: np.load(f, mmap_mode="r", allow_pickle=False) for f in sorted((folder / STATE).glob("*.npy"))}
+    return {f.stem: np.load(f, mmap_mode="r", allow_pickle=False) for f in sorted((folder / ARRAYS).glob("*.npy"))}
 
 
 class PopularityScores:
@@ -196,7 +196,7 @@ def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return places_of_ranges(begin, lengths), np.repeat(np.arange(len(begin)), lengths)
 
 
-METHODS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.ndarray]]] = {
+SCORERS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.ndarray]]] = {
     "Popularity": PopularityScores,
     "EASE": EASEScores,
     "GFCF": GFCFScores,
@@ -307,7 +307,7 @@ class HistoryScorer:
     """Scores by the items of a history, with the arrays that a closed-form model was fitted to."""
 
     def __init__(self, artefact: Artefact) -> None:
-        self._method = METHODS[artefact.about["method"]](artefact.folder, artefact.about["state"])
+        self._method = SCORERS[artefact.about["method"]](artefact.folder, artefact.about["state"])
         self._candidates = artefact.about["candidates"]
 
     def queries(self, inputs: GraphInputs) -> np.ndarray:

@@ -32,7 +32,7 @@ from recsys.export.triton import recommend, transforms
 from recsys.online.row_transforms import RowTransforms
 from recsys.online.servable import TensorSpec
 
-MOST_ROWS = 65_536  # of a batch
+MAX_ROWS = 65_536  # of a batch
 BATCHING = [  # batches that Triton forms if it can, and how long a request waits for others
     "dynamic_batching {",
     "  preferred_batch_size: [ 64, 512, 4096 ]",
@@ -234,7 +234,7 @@ def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
 
 
 def _ensemble(name: str, artefact: Artefact, steps: Sequence[Step]) -> list[str]:
-    lines = [f'name: "{name}"', 'platform: "ensemble"', f"max_batch_size: {MOST_ROWS}"]
+    lines = [f'name: "{name}"', 'platform: "ensemble"', f"max_batch_size: {MAX_ROWS}"]
     lines += _tensors("input", artefact.signature["inputs"], optional=True)
     lines += _tensors("output", artefact.signature["outputs"])
     lines += ["ensemble_scheduling {", "  step ["]
@@ -252,7 +252,7 @@ def _same(specs: Iterable[TensorSpec], numbered: bool = False) -> dict[str, str]
     return {s.name: f"{s.name}__{i}" if numbered else s.name for i, s in enumerate(specs)}
 
 
-def _head(name: str, backend: str, most_rows: int = MOST_ROWS) -> list[str]:
+def _head(name: str, backend: str, most_rows: int = MAX_ROWS) -> list[str]:
     versions = "version_policy: { latest: { num_versions: 2 } }"
     return [f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {most_rows}", versions]
 

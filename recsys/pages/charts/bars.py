@@ -10,7 +10,7 @@ from recsys.pages.charts.plots import svg
 from recsys.pages.elements import el, join, plain
 
 COLOURS = 12  # number of colours in base.css
-LEAST = 3  # fewest letters of a name that are written into a part
+MIN_LETTERS = 3  # fewest letters of a name that are written into a part
 CELL_WIDE = 90  # pixels of bars in a cell
 THICKEST = 150  # pixels of a bar beside others
 
@@ -125,7 +125,7 @@ class _Bars:
         """Write the name of a part into it, if it has room."""
         across, along = (abs(b - a), self.thick) if self.upright else (self.thick, abs(b - a))
         letters = int((along - 8) / LETTER)
-        if not p.name or across < 15 or letters < min(LEAST, len(p.name)):
+        if not p.name or across < 15 or letters < min(MIN_LETTERS, len(p.name)):
             return []
         x, y = (at + 4, max(a, b) - 4) if self.upright else (min(a, b) + 6, at + self.thick / 2 + 4)
         return [el("text", plain(p.name, letters), x=x, y=y, class_="in")]

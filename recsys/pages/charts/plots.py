@@ -10,10 +10,10 @@ from recsys.pages.charts.axes import Axis, as_number, axis, axis_of_texts, draw_
 from recsys.pages.elements import el, join, path, pixels, plain, tail
 from recsys.pages.page_table import Paint
 
-WIDE, HIGH = 560, 262  # size of a chart in pixels
+PLOT_WIDTH, PLOT_HEIGHT = 560, 262  # size of a chart in pixels
 LEFT, RIGHT, TOP, FOOT = 54, 14, 10, 40
 POINTS = 160  # points of a line; more are averaged
-FEW = 20  # points of a line up to which each has a dot
+MAX_DOTTED_POINTS = 20  # points of a line up to which each has a dot
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Dot:
 
 def unit_square() -> tuple[Axis, Axis]:
     """Return both axes of a chart of rates, from 0 to 1."""
-    return Axis(0, 1, LEFT, WIDE - RIGHT), Axis(0, 1, HIGH - FOOT, TOP)
+    return Axis(0, 1, LEFT, PLOT_WIDTH - RIGHT), Axis(0, 1, PLOT_HEIGHT - FOOT, TOP)
 
 
 def across(values: Sequence[float], log: bool = False) -> Axis:
     """Return the x axis of a chart around the values."""
-    return axis(values, LEFT, WIDE - RIGHT, log)
+    return axis(values, LEFT, PLOT_WIDTH - RIGHT, log)
 
 
 def upwards(values: Sequence[float], log: bool = False) -> Axis:
     """Return the y axis of a chart around the values."""
-    return axis(values, HIGH - FOOT, TOP, log)
+    return axis(values, PLOT_HEIGHT - FOOT, TOP, log)
 
 
 def figure(title: str, picture: Markup, *, small: str = "", mark: str = "", kind: str | None = None) -> Markup:
@@ -88,12 +88,14 @@ def lines(
         places, r = [(x.at(a), y.at(b)) for a, b in s.points], s.paint.number
         look = {"data_r": r, "data_n": tail(s.paint.name, 40), "class_": "faded" if s.paint.faded else None}
         shapes.append(el("path", d=path(places), stroke=s.paint.colour, **look))
-        if len(places) <= FEW and not s.paint.faded:
+        if len(places) <= MAX_DOTTED_POINTS and not s.paint.faded:
             points = join(el("circle", cx=a, cy=b, r=3) for a, b in places)
             shapes.append(el("g", points, fill=s.paint.colour, data_r=r))
     shapes.append(el("line", class_="rule", y1=y.stop, y2=y.start, style="display:none"))
     scales = {"data_x": x.attribute, "data_y": y.attribute, "data_of": x_label}
-    return figure(title + (", logarithmic" if y.log else ""), svg(shapes, WIDE, HIGH, class_="plot", **scales))
+    return figure(
+        title + (", logarithmic" if y.log else ""), svg(shapes, PLOT_WIDTH, PLOT_HEIGHT, class_="plot", **scales)
+    )
 
 
 def circle(x: float, y: float, colour: str, tip: str) -> Markup:
@@ -117,7 +119,7 @@ def dots(
     *,
     curve: Sequence[tuple[float, float]] = (),
     diagonal: bool = False,
-    size: tuple[float, float] = (WIDE, HIGH),
+    size: tuple[float, float] = (PLOT_WIDTH, PLOT_HEIGHT),
 ) -> Markup:
     """Draw values over their places, each with its interval, above a curve that is filled and the diagonal."""
     shapes = [draw_y(x, y), draw_x(x, y.start, x_label, size[0])]
@@ -182,7 +184,7 @@ def histogram(
         shapes.append(el("path", d=path(steps), class_="curve", style=f"stroke:{paint.colour}"))
     hits = [el("rect", x=a, width=b - a, height=y.start, class_="hit", data_t=tip) for a, b, tip in bins]
     base = line(x.start, y.start, x.stop, y.start, "base")
-    return svg([*shapes, base, draw_x(x, y.start, width=WIDE), *hits], WIDE, high)
+    return svg([*shapes, base, draw_x(x, y.start, width=PLOT_WIDTH), *hits], PLOT_WIDTH, high)
 
 
 def parallel(title: str, columns: Mapping[str, Sequence[str]], tips: Sequence[str], best: int) -> Markup:

@@ -12,11 +12,11 @@ from recsys.pages.page_table import Paint
 from recsys.sharding.estimate.report import DeviceReport, PlanReport, TableReport
 from recsys.sharding.infeasible import Infeasibility, gib
 
-WIDE = 1124  # width of the page in pixels
+PAGE_PIXELS = 1124  # width of the page in pixels
 DEVICES_PER_ROW, MANY_PER_ROW = 64, 128  # devices per row; MANY_PER_ROW if there are more than 256
 TALL, LOW = 260, 96  # height in pixels, with one row of devices and with several
 FLAT = 4  # up to this many devices, bars are horizontal
-SMALL = 1.5  # shards of fewer pixels are drawn as one
+MIN_SHARD_PIXELS = 1.5  # shards of fewer pixels are drawn as one
 WORST = 8  # number of devices shown if no plan fits
 
 
@@ -88,7 +88,7 @@ def needs(m: Infeasibility) -> Markup:
         parts = [Part(n, colours[t], t, f"{t}: {gib(n)} GiB") for t, n in shards]
         name = f"device {d}: {f'{gib(missing)} GiB missing' if missing > 0 else 'fits'}"
         bars.append(Stack(parts, name, mark=m.rooms[d]))
-    return lying(bars, Axis(0, top, 200, WIDE), wide=WIDE, thick=26)
+    return lying(bars, Axis(0, top, 200, PAGE_PIXELS), wide=PAGE_PIXELS, thick=26)
 
 
 def _devices(
@@ -97,8 +97,8 @@ def _devices(
     """Draw the bars of all devices: below each other if they are few, else side by side, in rows."""
     devices, marks = plan.devices, (0, top / 2, top)
     if len(devices) <= FLAT:
-        bars = [Stack(_merged(parts[d.rank], top / WIDE, d), f"device {d.rank}", mark=mean) for d in devices]
-        return lying(bars, Axis(0, top, 78, WIDE, marks=marks, text=text), wide=WIDE)
+        bars = [Stack(_merged(parts[d.rank], top / PAGE_PIXELS, d), f"device {d.rank}", mark=mean) for d in devices]
+        return lying(bars, Axis(0, top, 78, PAGE_PIXELS, marks=marks, text=text), wide=PAGE_PIXELS)
     per_row = DEVICES_PER_ROW if len(devices) <= 4 * DEVICES_PER_ROW else MANY_PER_ROW
     high = LOW if len(devices) > per_row else TALL
     charts = []
@@ -112,13 +112,13 @@ def _devices(
             first_of_node = plan.devices_a_node > 1 and d.rank > start and d.rank % plan.devices_a_node == 0
             space = gap + 2.0 if first_of_node else 0.0
             bars.append(Stack(_merged(parts[d.rank], top / high, d), name, mark=mean, space=space))
-        charts.append(standing(bars, Axis(0, top, high + 5, 5, marks=marks, text=text), wide=WIDE, gap=gap))
+        charts.append(standing(bars, Axis(0, top, high + 5, 5, marks=marks, text=text), wide=PAGE_PIXELS, gap=gap))
     return join(charts)
 
 
 def _merged(parts: Sequence[Part], pixel: float, d: DeviceReport) -> list[Part]:
-    """Return the parts, of which shards of less than SMALL pixels are one. pixel: value of a pixel"""
-    small = [p for p in parts if p.name and p.value < SMALL * pixel]
+    """Return the parts, of which shards of less than MIN_SHARD_PIXELS pixels are one. pixel: value of a pixel"""
+    small = [p for p in parts if p.name and p.value < MIN_SHARD_PIXELS * pixel]
     if not small:
         return list(parts)
     together = sum(p.value for p in small)

@@ -27,7 +27,7 @@ from recsys.stages.lists_for_requests import in_batches, read_requests
 from recsys.stages.read_tables import read_table
 from recsys.stages.staged import StagedRecommender
 
-SHORTEST = 3  # events of a user whose last ones are held out, as data.split has it
+MIN_EVENTS = 3  # events of a user whose last ones are held out, as data.split has it
 JSON, HTML = "evaluation.json", "evaluation.html"
 
 
@@ -116,8 +116,8 @@ def _divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame
     size = pl.len().over(config.user)
     place = 0 if e.split == "test" else 1
     return (
-        events.filter((from_end > place) | (size < SHORTEST)),
-        events.filter((from_end == place) & (size >= SHORTEST)),
+        events.filter((from_end > place) | (size < MIN_EVENTS)),
+        events.filter((from_end == place) & (size >= MIN_EVENTS)),
     )
 
 
