@@ -1,8 +1,8 @@
 """The built-in sample for retrieval: users who choose items one after another, by a known rule.
 
 There are ITEMS items of ITEM_KINDS kinds, with Zipf-distributed popularity. A user likes LIKED kinds, drawn by
-popularity. After item i, a user chooses one of i's FOLLOWERS with probability FOLLOW_PROBABILITY. Followers are drawn once, by
-popularity, most of them from i's kind; followers drawn earlier are chosen more often. Otherwise, the user chooses an
+popularity. After item i, a user chooses one of i's FOLLOWERS with probability FOLLOW_PROBABILITY. Followers are drawn
+once, by popularity, most of them from i's kind; followers drawn earlier are chosen more often. Otherwise, the user chooses an
 item of a liked kind, by popularity. Nobody chooses an item twice. The number of items of a user is geometric with mean
 MEAN_LENGTH, and at least MIN_LENGTH.
 

@@ -18,7 +18,7 @@ from recsys.index import Index, load
 from recsys.index.protocol import equal_rows
 from recsys.online.queries import Queries
 
-ARRAYS = "state"  # the folder of the arrays, NAME.npy
+SCORER_STATE = "state"  # the folder of the arrays, NAME.npy
 
 History = np.ndarray  # of candidates
 ITEM_VECTORS = "tables/items.bin"
@@ -32,7 +32,8 @@ def _in_table(history: History, rows: int) -> np.ndarray:
 
 
 def _arrays(folder: Path) -> dict[str, np.ndarray]:
-    return {f.stem: np.load(f, mmap_mode="r", allow_pickle=False) for f in sorted((folder / ARRAYS).glob("*.npy"))}
+    files = sorted((folder / SCORER_STATE).glob("*.npy"))
+    return {f.stem: np.load(f, mmap_mode="r", allow_pickle=False) for f in files}
 
 
 class PopularityScores:
