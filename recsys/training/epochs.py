@@ -1,7 +1,9 @@
-"""What a training reads, epoch by epoch, and where it begins."""
+"""What a training reads, epoch by epoch, or window by window in the order of time, and where it begins."""
 
 from dataclasses import dataclass
 from functools import partial
+
+import pytorch_lightning as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
@@ -21,7 +23,40 @@ from recsys.training.loaders import split_loader
 from recsys.training.module_settings import Beginning
 from recsys.training.run_dir import RunFolder
 from recsys.training.run_state import RunState
-from recsys.training.windows import Windows
+
+MIN_ROWS = 2  # of a window, for each process: batch normalisation needs two
+
+
+class Windows(pl.LightningDataModule):
+    """The windows of the training rows: an epoch trains on one, and its validation measures the next one.
+
+    The validation of the last epoch measures the validation split. Every epoch has a loader of its own, so that a
+    window is read in the order in which a training on its rows alone would read them.
+    """
+
+    def __init__(self, cfg: RunConfig, prepared: Prepared, ranks: Ranks) -> None:
+        super().__init__()
+        self._cfg, self._prepared, self._ranks = cfg, prepared, ranks
+        self._windows = prepared.windows(MIN_ROWS * ranks.world_size)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def training(self, window: int) -> ParquetLoader:
+        """Return the loader that trains on a window."""
+        files = self._windows[window]
+        return split_loader(self._cfg, self._prepared, "train", self._ranks, training=True, files=files)
+
+    def train_dataloader(self) -> ParquetLoader:
+        assert self.trainer is not None
+        return self.training(min(self.trainer.current_epoch, len(self) - 1))  # a resumed run may be at its end
+
+    def val_dataloader(self) -> ParquetLoader:
+        assert self.trainer is not None
+        following = self.trainer.current_epoch + 1
+        if following >= len(self):
+            return split_loader(self._cfg, self._prepared, "validation", self._ranks)
+        return split_loader(self._cfg, self._prepared, "train", self._ranks, files=self._windows[following])
 
 
 @dataclass(frozen=True)

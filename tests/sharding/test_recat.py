@@ -7,7 +7,7 @@ import pytest
 import torch
 from torchrec.distributed import dist_data
 
-from recsys.sharding.torchrec_repairs import _keeping, keep_recats
+from recsys.sharding.planner import _keeping, keep_recats
 
 CPU = torch.device("cpu")
 
