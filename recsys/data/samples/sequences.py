@@ -3,8 +3,8 @@
 There are ITEMS items of ITEM_KINDS kinds, with Zipf-distributed popularity. A user likes LIKED kinds, drawn by
 popularity. After item i, a user chooses one of i's FOLLOWERS with probability FOLLOW_PROBABILITY. Followers are drawn
 once, by popularity, most of them from i's kind; followers drawn earlier are chosen more often. Otherwise, the user
-chooses an item of a liked kind, by popularity. Nobody chooses an item twice. The number of items of a user is geometric with mean
-MEAN_LENGTH, and at least MIN_LENGTH.
+chooses an item of a liked kind, by popularity. Nobody chooses an item twice. The number of items of a user is geometric
+with mean MEAN_LENGTH, and at least MIN_LENGTH.
 
 So popularity predicts the next item a little, the items chosen together better (kinds), and the last item best.
 """
