@@ -13,7 +13,6 @@ from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
 from recsys.data.raw.derive import steps
-from recsys.new.propose import propose
 from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import LabelConfig, SparseConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig
@@ -74,13 +73,6 @@ def test_joins_on_derived_keys_follow_them() -> None:
         JoinConfig(file="topics", key="topic", columns={"size": "size"}),
     ]
     assert steps(joins, ["day", "item", "large"]) == [1, "day", "item", 0, 2, "large"]
-
-
-def test_python_dicts_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{'user': 'a', u'items': [{'id': 1}]}\n{'user': None, u'items': []}\n" * 3)
-    with pytest.raises(UserError, match=r"holds Python dicts .* python -c .*ast.literal_eval") as e:
-        propose([str(tmp_path / "a.json")])
-    assert "\n" not in str(e.value)
 
 
 def test_spaces_around_the_parts_of_a_text_are_ignored(tmp_path: Path) -> None:

@@ -56,9 +56,6 @@ def write(folder: Path, format_: str) -> None:
         write_arrow(frame.with_columns(pl.col("v").list.to_array(WIDTH)), folder / "raw" / "f.arrow")
     elif format_ == "jsonl":
         (folder / "raw" / "f.jsonl").write_text("\n".join(map(json.dumps, frame.to_dicts())) + "\n")
-    elif format_ == "npz":
-        columns = {n: frame[n].to_numpy() for n in ("y", "x")} | {"s": np.array(frame["s"].to_list()), "v": vectors()}
-        np.savez(folder / "raw" / "f.npz", **columns)
     else:
         text = pl.concat_str(pl.lit("["), pl.col("v").cast(pl.List(pl.String)).list.join(" "), pl.lit("]"))
         frame.with_columns(text.alias("v")).write_csv(folder / "raw" / "f.csv")
@@ -69,7 +66,7 @@ def dense_of(prepared: Prepared, split: str = "train", **more: Any) -> np.ndarra
     return np.concatenate([batch.dense.numpy() for batch in loader])
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl", "npz", "csv"])
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl", "csv"])
 def test_vectors_of_every_format(tmp_path: Path, format_: str) -> None:
     write(tmp_path, format_)
     vector = DenseConfig(split=" ") if format_ == "csv" else None

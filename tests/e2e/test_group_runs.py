@@ -10,7 +10,7 @@ import pytest
 from forks import ok, run_forked
 
 from recsys.config.compose import compose
-from recsys.job.check_early import monitor_of
+from recsys.job.check_config import monitor_of
 from recsys.job.run_config import RunConfig
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.run_dir import choose_checkpoint

@@ -18,6 +18,7 @@ from recsys.cli import command_line
 from recsys.config.compose import compose, parsed
 from recsys.follow.trainings import measure
 from recsys.job.check_built import check
+from recsys.job.run_config import RunConfig
 from recsys.online.predictor import Predictor
 from recsys.online.recommender import Recommender, recommend_files, top_k
 from recsys.training.evaluate_run import evaluate
@@ -77,7 +78,7 @@ def test_follow_measures_runs_of_two_protocols_in_the_same_way(runs: Runs, tmp_p
     models = [Path(runs.of("item_knn")), Path(runs.of("item_knn", now))]
     [log] = (runs.folder / "prepared").glob("sample-sequences-*/log.csv")
     data = [f"data.root={log.parent}", "data.sample=null", f"data.prepared={tmp_path / 'prepared'}"]
-    cfg = compose("train", ["model=item_knn", *SMALL[:1], *data, now])
+    cfg = RunConfig.of(compose("train", ["model=item_knn", *SMALL[:1], *data, now]))
     champion, challenger = (measure(run, cfg, tmp_path / str(i)) for i, run in enumerate(models))
     assert champion == challenger
 

@@ -16,7 +16,7 @@ from recsys.data.prepare.writer import Output
 from recsys.files.json_text import append_line
 from recsys.server.feedback import FeedbackLog, read_feedback
 from recsys.store.fitting import reject
-from recsys.training.callbacks import csv_logger
+from recsys.training.loggers import csv_logger
 
 
 @contextmanager

@@ -267,8 +267,8 @@ def test_scores_of_all_candidates_train_as_a_sample_does(
     model: Callable[[], RetrievalModel], loss: RetrievalLoss, scored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up, results = [], []
-    for often in (retrieval.MIN_SAMPLES_OF_CANDIDATE, 10**9):
-        monkeypatch.setattr(retrieval, "OFTEN", often)
+    for often in (retrieval.MIN_SAMPLES, 10**9):
+        monkeypatch.setattr(retrieval, "MIN_SAMPLES", often)
         torch.manual_seed(0)
         trained = model()
         if trained.reads_interactions:

@@ -172,7 +172,7 @@ def some_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_the_bits_and_errors_of_polars(name: str, given: list[dict[str, Any]], many: int, few: int) -> None:
     pipeline = named(name)
     columns = {c: [row.get(c) for row in given] for c in COLUMNS}
-    with patch.object(steps, "POLARS_FROM", many), patch.object(raw_columns, "FEW", few):
+    with patch.object(steps, "POLARS_FROM", many), patch.object(raw_columns, "MAX_TRANSPOSED_ROWS", few):
         assert_same_outcome(lambda: pipeline.arrays(given[-1]), lambda: by_polars(pipeline, given[-1]))
         assert_same_outcome(lambda: pipeline.arrays(given), lambda: by_polars(pipeline, given))
         assert_same_outcome(lambda: pipeline.arrays_of_columns(columns, len(given)), lambda: by_polars(pipeline, given))
