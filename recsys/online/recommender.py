@@ -79,7 +79,7 @@ class Recommender:
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        if (make_scorer := SCORERS.get(type(cfg.kind))) is None:
+        if (make_scorer := LOADERS.get(type(cfg.kind))) is None:
             raise UserError(
                 f"run={run}: its model scores rows and cannot retrieve items; use recsys.online.predictor.Predictor"
             )
@@ -300,7 +300,7 @@ def _closed_form(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
     return score_batch, model.rows - 1, None, model
 
 
-SCORERS: dict[type[ModelKind], Callable[..., Loaded]] = {RetrievalKind: _trained, ClosedFormKind: _closed_form}
+LOADERS: dict[type[ModelKind], Callable[..., Loaded]] = {RetrievalKind: _trained, ClosedFormKind: _closed_form}
 
 
 def recommend_files(

@@ -126,7 +126,7 @@ class RawType(ABC):
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> RawType:
         """Return the type of a column of text."""
-        return TYPES[value["type"]](pl.String(), **{k: v for k, v in value.items() if k != "type"})
+        return RAW_TYPES[value["type"]](pl.String(), **{k: v for k, v in value.items() if k != "type"})
 
 
 @dataclass(frozen=True)
@@ -396,4 +396,4 @@ class RawList(RawType):
         return self.element.refuses if isinstance(given.dtype, pl.List | pl.Array) else self.refuses
 
 
-TYPES: dict[str, type[RawType]] = {t.name: t for t in (RawText, RawWhole, RawNumber, RawBoolean, RawTime)}
+RAW_TYPES: dict[str, type[RawType]] = {t.name: t for t in (RawText, RawWhole, RawNumber, RawBoolean, RawTime)}

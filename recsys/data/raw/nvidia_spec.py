@@ -24,7 +24,7 @@ from recsys.schema.source_schema import PartConfig, SourceConfig
 
 NUMERICAL, CATEGORICAL, LABEL = CHANNELS = ("numerical", "categorical", "label")
 SECTIONS = ("feature_spec", "source_spec", "channel_spec")
-TYPES = {"csv": SplitCsv.name, "split_binary": "split_binary"}
+SPEC_FORMATS = {"csv": SplitCsv.name, "split_binary": "split_binary"}
 AUTO = "auto"  # a cardinality that was not counted
 Parts = dict[str, list[PartConfig]]
 
@@ -148,13 +148,13 @@ class Spec:
             if not isinstance(chunks, list) or not chunks or not all(isinstance(c, dict) for c in chunks):
                 raise self._error(f"{where}: must be a list of chunks, each with type, features and files")
             for kind in (str(chunk.get("type")) for chunk in chunks):
-                if kind not in TYPES:
-                    near = did_you_mean(kind, TYPES)
+                if kind not in SPEC_FORMATS:
+                    near = did_you_mean(kind, SPEC_FORMATS)
                     raise self._error(f"{where}: unknown type {kind}{near}; use csv or split_binary")
-                formats.add(TYPES[kind])
+                formats.add(SPEC_FORMATS[kind])
             mappings[mapping] = self._parts(chunks, where)
         if len(formats) > 1:
-            raise self._error(f"source_spec: {' and '.join(sorted(map(str, TYPES)))} cannot be mixed")
+            raise self._error(f"source_spec: {' and '.join(sorted(map(str, SPEC_FORMATS)))} cannot be mixed")
         return formats.pop(), mappings
 
     def _parts(self, chunks: list[dict[str, Any]], where: str) -> Parts:
