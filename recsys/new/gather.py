@@ -60,11 +60,6 @@ class _Files:
         first = read_sample(self.files[:1], self.layout).frame.to_series(0).drop_nulls()
         return not first.dtype.is_nested() and first.len() == first.n_unique()
 
-    @property
-    def every_column(self) -> list[str]:
-        """The columns that any of the files has."""
-        return sorted(set[str]().union(*self.columns))
-
     def has(self, split: str) -> bool:
         """Return whether the name of a file says that it is of this split."""
         return any(split_of(f, self.root) == split for f in self.files)
@@ -105,7 +100,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
         sides=[f for f in rest if f not in tests],
         unused=unused,
         untested=next(filter(None, (_untested(best, g) for g in others)), ()),
-        optional=tuple(name for name in best.every_column if not all(name in c for c in best.columns)),
+        optional=tuple(sorted({name for c in best.columns for name in c if not all(name in d for d in best.columns)})),
         questions=questions,
     )
 
@@ -238,14 +233,12 @@ def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Q
 
 
 def _subject(file: Path, root: Path) -> str:
-    """Return the words of a file's name and folders without numbers, splits, months and single letters."""
+    """Return the words of a file's name and folders without numbers, splits, months and names of parts."""
     relative = file.relative_to(root) if file.is_relative_to(root) else Path(file.name)
     folders = [part for part in relative.parts[:-1] if "=" not in part]
     text = re.sub(r"[0-9a-f]{8,}|\d+", " ", ascii_letters(" ".join([*folders, relative.name.partition(".")[0]])))
-    every = [w for w in re.split(r"[\W_]+", text) if w]
-    # the letter of domain_a counts, that of part_a does not
-    named = [w for i, w in enumerate(every) if len(w) > 1 or (i and every[i - 1] not in NAMES.parts_of_logs)]
-    return " ".join(w for w in named if w not in NAMES.parts_of_logs and split_of(Path(w)) is None)
+    named = [w for w in re.split(r"[\W_]+", text) if w and w not in NAMES.parts_of_logs]
+    return " ".join(w for w in named if split_of(Path(w)) is None)
 
 
 def _untested(best: _Files, tests: _Files) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ AT_END = re.compile(r'\\"[,;\t|]|\\"\r?$', re.M)  # such as C:\dir\ at the end o
 
 
 @dataclass
-class Table:
+class DividedText:
     """Rows of text, and how they are divided into values."""
 
     separator: str = ","
@@ -34,7 +34,7 @@ class Table:
         return sum(len(row) == self.width for row in self.rows) / max(len(self.rows), 1)
 
 
-def table_of(text: str) -> Table:
+def table_of(text: str) -> DividedText:
     """Return the rows of a text by the separator on which most lines agree; a table of width 0 if there is none."""
     escape = '"' in text and len(AT_END.findall(text)) < STEADY * len(ESCAPED.findall(text))
     tables = {s: _divided(text, s, escape=escape) for s in SEPARATORS}
@@ -55,17 +55,17 @@ def table_of(text: str) -> Table:
     lines = [line for line in text.splitlines() if line.strip()][:MAX_ROWS]
     [(width, often)] = Counter(len(line.split()) for line in lines).most_common(1) or [(0, 0)]
     if width < 2 or often < 0.98 * len(lines):  # as in prose
-        return Table()
+        return DividedText()
     usual = [line for line in lines if len(line.split()) == width]
     one_space = all(line.count(" ") == width - 1 and line == line.strip() for line in usual)
-    return Table(" " if one_space else SPACES, None, rows=[line.split() for line in lines], width=width)
+    return DividedText(" " if one_space else SPACES, None, rows=[line.split() for line in lines], width=width)
 
 
-def _divided(text: str, separator: str, *, escape: bool) -> Table:
+def _divided(text: str, separator: str, *, escape: bool) -> DividedText:
     """Return the first rows of a text by a separator. A quote opens a value only at its beginning."""
     if len(separator) > 1:
         rows = [line.split(separator) for line in text.splitlines() if line.strip()][:MAX_ROWS]
-        table = Table(separator, None, rows=rows)
+        table = DividedText(separator, None, rows=rows)
     else:
         opens = re.search(rf'(?:^|{re.escape(separator)}) ?"', text, re.M) is not None
         lines = text.splitlines(keepends=True)
@@ -77,7 +77,7 @@ def _divided(text: str, separator: str, *, escape: bool) -> Table:
         rows = [row for row in _first(reader) if any(value.strip() for value in row)]
         broken = any("\n" in value or "\r" in value for row in rows[:-1] for value in row)
         quote = '"' if opens or '"' not in text else None
-        table = Table(separator, quote, escape and opens, broken, rows)
+        table = DividedText(separator, quote, escape and opens, broken, rows)
     table.width = Counter(map(len, table.rows)).most_common(1)[0][0] if table.rows else 0
     return table
 

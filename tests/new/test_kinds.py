@@ -63,7 +63,7 @@ def test_separator_header_and_quotes(
     assert d.separator == {", ": ",", "   ": SPACES}.get(separator, separator)
     assert d.header == header and d.width == len(names) and d.strip == (separator == ", ")
     assert d.columns == names if header else len(d.columns) == len(names)
-    assert d.line_breaks == (quoted == "\n" and len(separator) == 1)
+    assert d.line_breaks_in_quotes == (quoted == "\n" and len(separator) == 1)
 
 
 @pytest.mark.parametrize(
