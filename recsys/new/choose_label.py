@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.new.column_kinds import Column
+from recsys.new.column_kinds import Column, mean
 from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
 from recsys.new.label import (
     MAX_GRADES,
@@ -18,7 +18,6 @@ from recsys.new.label import (
     spellings_of,
 )
 from recsys.new.roles import determines
-from recsys.new.statistics import mean
 
 LAST_RATINGS = ("overall", "rating", "stars", "ratings")  # the last words of the name of a rating
 MAX_NAMED = 50  # values of a text whose name is that of a label

@@ -7,9 +7,8 @@ from dataclasses import replace
 import polars as pl
 
 from recsys.new import column_kinds as kinds
-from recsys.new.column_kinds import Column, ColumnKind
+from recsys.new.column_kinds import Column, ColumnKind, largest, least, mean
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
-from recsys.new.statistics import largest, least, mean
 from recsys.new.times import looks_like_times, time_of
 from recsys.new.value_marks import Marks, are_amounts, as_numbers, marks_of, separator_of_values
 

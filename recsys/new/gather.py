@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from recsys.base.errors import UserError
-from recsys.new.encodings import is_known
 from recsys.new.find_files import Found, split_of
-from recsys.new.find_layout import layout_of
+from recsys.new.find_layout import is_known, layout_of
 from recsys.new.known_names import NAMES, ascii_letters, has_word, names_an_id_of, plain, rank_of
 from recsys.new.layouts import Key, Layout, OtherRows
 from recsys.new.questions import Answers, Question

@@ -4,8 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from recsys.new.column_kinds import Column, Feature, Features, ListKind
-from recsys.new.statistics import mean
+from recsys.new.column_kinds import Column, Feature, Features, ListKind, mean
 from recsys.new.yaml_text import flow
 
 MIN_SHARED = 0.8  # of the values of a list, from which they are those of another column

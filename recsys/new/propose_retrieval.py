@@ -6,11 +6,10 @@ from pathlib import Path
 import polars as pl
 
 from recsys.new.choose_label import choose
-from recsys.new.column_kinds import Column, IdKind, sql_name
+from recsys.new.column_kinds import Column, IdKind, quantile, sql_name
 from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
 from recsys.new.splits import Split, split_by_files
-from recsys.new.statistics import quantile
 
 MIN_KEPT = 0.95  # share of the rows whose users have lists of no more rows
 MIN_REPEATED = 0.1  # share of the rows with an item that the user had before, from which it may come again

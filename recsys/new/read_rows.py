@@ -9,7 +9,7 @@ import polars as pl
 
 from recsys.base.errors import NeedsAnswer, UserError
 from recsys.data.raw.raw_files import partitions
-from recsys.new.column_kinds import CategoryKind, Column, IdKind
+from recsys.new.column_kinds import CategoryKind, Column, IdKind, mean
 from recsys.new.find_files import Found, globs_for
 from recsys.new.find_kinds import MAX_CATEGORIES, columns_of, count_partitions
 from recsys.new.gather import Gathered
@@ -18,7 +18,6 @@ from recsys.new.layouts import Layout
 from recsys.new.questions import Answers
 from recsys.new.roles import Roles, assign, name_unnamed, set_kinds_by_items
 from recsys.new.sample import Sample, read_sample
-from recsys.new.statistics import mean
 from recsys.new.value_marks import Marks
 
 WITHIN = {  # texts that hold rows -> how to write them

@@ -3,7 +3,6 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -74,15 +73,11 @@ def _divided(text: str, separator: str, *, escape: bool) -> DividedText:
         spaced = re.search(rf'{re.escape(separator)} "', text) is not None
         quoting = csv.QUOTE_MINIMAL if opens else csv.QUOTE_NONE
         reader = csv.reader(lines, delimiter=separator, quoting=quoting, skipinitialspace=spaced)  # type: ignore[arg-type]
-        rows = [row for row in _first(reader) if any(value.strip() for value in row)]
+        rows = list[list[str]]()
+        with suppress(csv.Error):  # a value that is larger than one may be
+            rows += (row for row in islice(reader, MAX_ROWS) if any(value.strip() for value in row))
         broken = any("\n" in value or "\r" in value for row in rows[:-1] for value in row)
         quote = '"' if opens or '"' not in text else None
         table = DividedText(separator, quote, escape and opens, broken, rows)
     table.width = Counter(map(len, table.rows)).most_common(1)[0][0] if table.rows else 0
     return table
-
-
-def _first(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Yield the first rows, up to one that is larger than a value may be."""
-    with suppress(csv.Error):
-        yield from islice(reader, MAX_ROWS)

@@ -13,9 +13,9 @@ from recsys.base.errors import UserError
 from recsys.data.raw.dialect import SPACES
 from recsys.new.choose_label import choose
 from recsys.new.column_kinds import Column
-from recsys.new.encodings import encoding_of
 from recsys.new.find_dialect import dialect_of
 from recsys.new.find_kinds import columns_of
+from recsys.new.find_layout import encoding_of
 from recsys.new.known_names import NAMES, names_an_id_of, rank_of, words
 from recsys.new.label import label_of
 from recsys.new.leaks import leaks
