@@ -114,26 +114,15 @@ def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:
     x = numbers.drop_nulls()
     if others.len() > 0.3 * c.rows or x.n_unique() <= 10:
         return None
-    if _take_for_missing(c, others):
+    marks_of_missing = others.unique()
+    if marks_of_missing.len() <= MAX_OTHER_TEXTS:
+        c.nulls = sorted(str(k).strip() for k in marks_of_missing)
+        c.values = c.values.set(c.values.is_in(marks_of_missing.implode()), None)
+        c.missing = c.values.null_count() / c.values.len()
         return numbers
     if mean(x != x.floor()) > 0.5:  # whole numbers may be codes, beside codes with letters
-        c.doubt = _mostly(c, others, "numbers")
+        c.doubt = f"{1 - others.len() / c.rows:.0%} of its values are numbers; others, such as {others[0]}, are not"
     return None
-
-
-def _take_for_missing(c: Column, texts: pl.Series) -> bool:
-    """Return whether the texts of a column are so few different ones that they stand for missing values."""
-    marks = texts.unique()
-    if marks.len() > MAX_OTHER_TEXTS:
-        return False
-    c.nulls = sorted(str(k).strip() for k in marks)
-    c.values = c.values.set(c.values.is_in(marks.implode()), None)
-    c.missing = c.values.null_count() / c.values.len()
-    return True
-
-
-def _mostly(c: Column, others: pl.Series, what: str) -> str:
-    return f"{1 - others.len() / c.rows:.0%} of its values are {what}; others, such as {others[0]}, are not"
 
 
 def _number_kind(c: Column, x: pl.Series) -> ColumnKind:

@@ -87,7 +87,12 @@ def gather(found: Found, answers: Answers) -> Gathered:
     _check_headers(best, others)
     _check_labels(best, [g for g in groups if g is not best], answers)
     files, rest = [f for f in found.files if f in best.files], [f for g in others for f in g.files]
-    questions = _encoding_question(best)
+    questions = list[Question]()
+    if "encoding" in best.layout.reasons and not is_known(best.layout.columns):
+        names = ", ".join(name for name in best.layout.columns if not name.isascii())[:80]
+        text = f"are these names of columns right: {names}? {files[0].name} is no UTF-8"
+        guess = f"yes: it is {best.layout.encoding}; if not, write it as UTF-8: iconv -f ENCODING -t utf-8"
+        questions.append(Question(text, guess, key="encoding"))
     if not found.named:
         asked = (_which_log(likely, rest), _several_sets(files, root, rest))
         questions += [question for question in asked if question is not None]
@@ -193,17 +198,6 @@ def _check_labels(best: _Files, others: Sequence[_Files], answers: Answers) -> N
         if named and len(columns) <= 2 and not is_property and not g.has("test"):
             hint = f"write the rows and their label into one file{', joined on ' * bool(keys)}{''.join(keys)}"
             raise UserError(f"{g.files[0]}: holds the label {named[0]} of the rows in {best.files[0]}; {hint}")
-
-
-def _encoding_question(best: _Files) -> list[Question]:
-    """Return the question whether the names of the columns can be read, if the encoding is a guess."""
-    layout = best.layout
-    if "encoding" not in layout.reasons or is_known(layout.columns):
-        return []
-    names = ", ".join(name for name in layout.columns if not name.isascii())[:80]
-    text = f"are these names of columns right: {names}? {best.files[0].name} is no UTF-8"
-    guess = f"yes: it is {layout.encoding}; if not, write it as UTF-8: iconv -f ENCODING -t utf-8"
-    return [Question(text, guess, key="encoding")]
 
 
 def _which_log(likely: Sequence[_Files], rest: Sequence[Path]) -> Question | None:

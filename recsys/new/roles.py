@@ -38,9 +38,10 @@ def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
     roles = Roles(**named)
     few = 2 if answers.label is None else MIN_NAMED  # without a label, there must be a user and an item
     if answers.time == "auto":
+        times = [c for c in free if c.time and c.missing <= MAX_MISSING_TIMES and not has_word(c.name, NAMES.births)]
         incomplete = (c for c in incomplete_times(free) if c.missing < MAX_MISSING_IDS)
         named_times = (c for c in incomplete if has_word(c.name, NAMES.times))
-        roles.time = _time_among(free) or next(named_times, None)
+        roles.time = min(times, key=_time_order, default=None) or next(named_times, None)
     if answers.user == "auto":
         roles.user = _id(free, NAMES.users, few) or _id(free, NAMES.sessions, few)
     if answers.item == "auto":
@@ -85,12 +86,6 @@ def _named(columns: Sequence[Column], role: str, name: str) -> Column:
     else:
         c.kind = IdKind("as you asked")
     return c
-
-
-def _time_among(columns: Sequence[Column]) -> Column | None:
-    """Return the column that likeliest holds the time of a row; None if no column can."""
-    times = [c for c in columns if c.time and c.missing <= MAX_MISSING_TIMES and not has_word(c.name, NAMES.births)]
-    return min(times, key=_time_order, default=None)
 
 
 def _time_order(c: Column) -> tuple[bool, bool, int, int]:
