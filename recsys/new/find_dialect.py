@@ -8,7 +8,7 @@ from itertools import pairwise
 from recsys.data.raw.dialect import SPACES
 from recsys.new.known_names import KNOWN, words
 from recsys.new.layouts import EXCEL, CsvLayout, LibFmLayout, ListsLayout, OtherRows
-from recsys.new.separators import MAX_ROWS, STEADY, DividedText, table_of
+from recsys.new.separators import MAX_ROWS, MIN_STEADY, DividedText, table_of
 from recsys.new.value_marks import NULLS
 
 MIN_WIDTH = 3  # values of a row, from which a first line with another number of them is a title
@@ -43,12 +43,12 @@ def dialect_of(text: str, encoding: str = "utf-8", header: bool | None = None) -
     layout = CsvLayout(encoding=encoding, comment=comment, first=lines[0].rstrip("\r") if lines else "")
     if not lines:
         return layout
-    if _share(LIBFM, lines) > STEADY:
+    if _share(LIBFM, lines) > MIN_STEADY:
         [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
         return LibFmLayout(header=False, columns=["label", *(f"field_{i}" for i in range(1, width))])
     is_heading = HEADING.match(lines[0]) and not all(map(HEADING.match, lines))
     for pattern, hint in HINTS.items():
-        if is_heading or (_share(re.compile(pattern), lines) > STEADY and not re.search(r"\d\d:\d\d", lines[0])):
+        if is_heading or (_share(re.compile(pattern), lines) > MIN_STEADY and not re.search(r"\d\d:\d\d", lines[0])):
             hint = [*HINTS.values()][-1] if is_heading else hint
             raise OtherRows(hint.format(lines[0].strip()[:40]))
     table = table_of(text)

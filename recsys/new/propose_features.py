@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from recsys.new.column_kinds import Column, Feature, Features, ListKind, mean
 from recsys.new.yaml_text import flow
 
-MIN_SHARED = 0.8  # of the values of a list, from which they are those of another column
+MIN_COMMON = 0.8  # of the values of a list, from which they are those of another column
 
 
 def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: bool) -> Features:
@@ -52,7 +52,7 @@ def _share_tables(features: Features, columns: Sequence[Column]) -> None:
         elements, codes = c.kind.elements(c), [one for _, one in read if one is not None and one.kind.is_code]
         shares = [(mean(elements.is_in(one.texts.implode())), one.name) for one in codes]
         share, name = max(shares, default=(0.0, ""))
-        if share >= MIN_SHARED:
+        if share >= MIN_COMMON:
             f.settings["table"] = name
             f.why += f"; its values are those of {name}"
 

@@ -14,8 +14,8 @@ from recsys.new.questions import Answers
 MIN_NAMED = 20  # values of a user or an item whose name does not say id, and groups of rows
 MAX_MISSING_IDS = 0.5  # rows without a user, an item or a time
 MAX_MISSING_TIMES = 0.1  # share of rows without a time that are left out; if there are more, it is a question
-MIN_KNOWN = 0.9  # share of the numbers of numbered columns that are values of the item
-SAME = 0.98  # share of the values of one column that go with one value of another, from which one determines the other
+MIN_ITEMS = 0.9  # share of the numbers of numbered columns that are values of the item
+MIN_SAME = 0.98  # share of the values of one column that go with one value of another, from which one determines the other
 
 
 @dataclass
@@ -134,7 +134,7 @@ def determines(one: Column, other: Column) -> bool:
     x, y = (c.values.hash() if c.values.dtype.is_nested() else c.values.cast(pl.String) for c in (one, other))
     frame = pl.DataFrame({"x": x, "y": y}).drop_nulls()
     several = frame.group_by("x").agg(pl.len(), pl.col("y").n_unique().alias("n")).filter(pl.col("len") > 1)
-    return several.height > 0 and mean(several["n"] == 1) > SAME
+    return several.height > 0 and mean(several["n"] == 1) > MIN_SAME
 
 
 def set_kinds_by_items(columns: Sequence[Column]) -> None:
@@ -142,5 +142,5 @@ def set_kinds_by_items(columns: Sequence[Column]) -> None:
     for item in (c for c in columns if c.role == "item" and c.numbers is not None):
         numbers = [c for c in columns if not c.role and c.kind.is_number and c.is_whole]
         for c in (c for c in numbers if not has_word(c.name, NAMES.quantities) and c.distinct >= 0.5 * item.distinct):
-            if mean(c.texts.is_in(item.texts.implode())) >= MIN_KNOWN:
+            if mean(c.texts.is_in(item.texts.implode())) >= MIN_ITEMS:
                 c.kind = IdKind(f"its values are those of {item.name}")

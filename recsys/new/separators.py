@@ -10,7 +10,7 @@ from itertools import islice
 from recsys.data.raw.dialect import SPACES
 
 SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", ";", "|", ",", "~", "^")  # the surest first
-STEADY = 0.8  # share of rows with the same number of values, from which a separator is one
+MIN_STEADY = 0.8  # share of rows with the same number of values, from which a separator is one
 MAX_ROWS = 400  # that a guess looks at
 ESCAPED = re.compile(r'\\"')
 AT_END = re.compile(r'\\"[,;\t|]|\\"\r?$', re.M)  # such as C:\dir\ at the end of a value
@@ -35,13 +35,13 @@ class DividedText:
 
 def table_of(text: str) -> DividedText:
     """Return the rows of a text by the separator on which most lines agree; a table of width 0 if there is none."""
-    escape = '"' in text and len(AT_END.findall(text)) < STEADY * len(ESCAPED.findall(text))
+    escape = '"' in text and len(AT_END.findall(text)) < MIN_STEADY * len(ESCAPED.findall(text))
     tables = {s: _divided(text, s, escape=escape) for s in SEPARATORS}
-    valid = {s: t for s, t in tables.items() if t.width > 1 and t.share >= STEADY}
+    valid = {s: t for s, t in tables.items() if t.width > 1 and t.share >= MIN_STEADY}
     for double, single in (("||", "|"), (";;", ";")):
         if double in valid:  # two single ones are an empty value, if single ones divide more rows
             alone = sum(any(single in value for value in row) for row in valid[double].rows)
-            is_empty = tables[single].share > valid[double].share or alone > (1 - STEADY) * len(valid[double].rows)
+            is_empty = tables[single].share > valid[double].share or alone > (1 - MIN_STEADY) * len(valid[double].rows)
             valid.pop(double if is_empty else single, None)
     if "," in valid and len(valid) > 1 and text.count(",") == len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", text)):
         valid.pop(",")  # all commas are those of decimals, such as 1,5
