@@ -15,7 +15,7 @@ MIN_NAMED = 20  # values of a user or an item whose name does not say id, and gr
 MAX_MISSING_IDS = 0.5  # rows without a user, an item or a time
 MAX_MISSING_TIMES = 0.1  # share of rows without a time that are left out; if there are more, it is a question
 MIN_ITEMS = 0.9  # share of the numbers of numbered columns that are values of the item
-MIN_SAME = 0.98  # share of the values of one column that go with one value of another, from which one determines the other
+MIN_SAME = 0.98  # share of the values of a column that each go with one value of another, which they determine
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (81_300, 74_000),
+    "lines": (81_255, 74_000),
     "files": (531, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_066, 800),
