@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from recsys.new.column_kinds import Column
 from recsys.new.gather import Gathered
 from recsys.new.known_names import NAMES, has_word, rank_of
 from recsys.new.label import LabelGuess, distinct_numbers
@@ -14,6 +13,7 @@ from recsys.new.roles import incomplete_times, likely_ids, rivals_of
 from recsys.new.value_marks import Marks
 from recsys.new.yaml_text import flow
 
+MAX_DAYS = 31  # different values under the name of a time that are no times, such as days of a month
 MIN_ROWS = 30  # from which columns can be told apart
 
 
@@ -100,14 +100,11 @@ def _about_time(p: Proposal) -> Iterator[Question]:
         typed_time = typed("time", name)
         guess, *rest = ("no", "time=null", typed_time) if time is None else (typed_time, typed_time, "time=null")
         yield Question(text, guess, tuple(rest), key="time")
-    elif time is None and (named := next(filter(_is_named_time, p.columns), None)) is not None:
+    free = [c for c in p.columns if not c.doubt and c.time is None and not c.role and not c.kind.says_nothing]
+    free = [c for c in free if c.distinct > MAX_DAYS and (rank_of(c.name, NAMES.times) is not None or "date" in c.name)]
+    if time is None and not times and free:
+        named = free[0]
         text = f"is {named.name} a time? Its values, such as {named.examples(1)[0]}, are no times that are known"
         answers = ["time=null", *([typed("time", named.name)] if named.numbers is not None else [])]
         guess = "no; if it is, write 2026-01-31 12:00:00 or unix seconds"
         yield Question(text, guess, tuple(answers), key="time")
-
-
-def _is_named_time(c: Column) -> bool:
-    """Return whether a column of many values has the name of a time, and holds none that is known."""
-    is_named = rank_of(c.name, NAMES.times) is not None or has_word(c.name, ("timestamp", "datetime", "date"))
-    return is_named and not c.doubt and c.time is None and not c.role and c.distinct > 31 and not c.kind.says_nothing

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.new.column_kinds import Column
+from recsys.new.column_kinds import Column, mean
 from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
 from recsys.new.label import (
     MAX_GRADES,
@@ -18,7 +18,6 @@ from recsys.new.label import (
     spellings_of,
 )
 from recsys.new.roles import determines
-from recsys.new.statistics import mean
 
 LAST_RATINGS = ("overall", "rating", "stars", "ratings")  # the last words of the name of a rating
 MAX_NAMED = 50  # values of a text whose name is that of a label
@@ -109,9 +108,9 @@ def _likeliest(columns: Sequence[Column], *, retrieval: bool, untested: Collecti
     if (choice := _by_name(free, retrieval=retrieval)) is not None:
         return choice
     if lacking := [c for c in free if c.name in untested]:  # by its name, with two values, or the last
-        names = (*NAMES.labels, *NAMES.amounts, *NAMES.ratings, *NAMES.perhaps_amounts)
-        order = [(_rank(c, names), c.distinct > 2, -i) for i, c in enumerate(lacking)]
-        return _Choice(lacking[order.index(min(order))], "the test file lacks it")
+        lacking.reverse()
+        best = _best_named(lacking, (*NAMES.labels, *NAMES.amounts, *NAMES.ratings, *NAMES.perhaps_amounts))
+        return _Choice(best or min(lacking, key=lambda c: c.distinct > 2), "the test file lacks it")
     numbers = [c for c in free if c.numbers is not None and c.distinct > MAX_GRADES]
     if not retrieval and (amount := _best_named(numbers, NAMES.amounts)) is not None:
         return _Choice(amount, "its name says so")
@@ -133,10 +132,6 @@ def _likeliest(columns: Sequence[Column], *, retrieval: bool, untested: Collecti
     if (amount := _best_named(numbers, NAMES.perhaps_amounts)) is not None and not two_valued:
         return _Choice(amount, "its name may say so", "its name may also be that of a feature", candidates(columns))
     return _without_a_name(columns, two_valued) if two_valued else None
-
-
-def _rank(c: Column, names: tuple[str, ...]) -> int:
-    return len(names) if (rank := rank_of(c.name, names)) is None else rank
 
 
 def _has_two_values(c: Column) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import polars as pl
 
 from recsys.new.known_names import NAMES, has_word
-from recsys.new.statistics import counts_of, is_skewed, largest, least, mean
 from recsys.new.yaml_text import flow
 
 BINS = 50  # groups of the rows by a number
@@ -264,3 +263,37 @@ def _missing(c: Column) -> str:
 def sql_name(column: str) -> str:
     """Return a column's name as SQL writes it."""
     return column if re.fullmatch(r"[A-Za-z_]\w*", column) else '"' + column.replace('"', '""') + '"'
+
+
+def _plain(value: Any) -> float:
+    return 0.0 if value is None else float(value)
+
+
+def mean(x: pl.Series) -> float:
+    """Return the mean of numbers, or the share of True in a mask; 0 for an empty column."""
+    return _plain(x.mean())
+
+
+def least(x: pl.Series) -> float:
+    """Return the smallest number; 0 for an empty column."""
+    return _plain(x.min())
+
+
+def largest(x: pl.Series) -> float:
+    """Return the largest number; 0 for an empty column."""
+    return _plain(x.max())
+
+
+def quantile(x: pl.Series, share: float) -> float:
+    """Return the number that this share of the values does not exceed; 0 for an empty column."""
+    return _plain(x.quantile(share))
+
+
+def is_skewed(x: pl.Series) -> bool:
+    """Return whether a logarithm helps, by the third standardised moment."""
+    return _plain(x.cast(pl.Float64).skew()) > 2
+
+
+def counts_of(x: pl.Series) -> pl.DataFrame:
+    """Return the different values in the column `value`, the most frequent first, and their numbers in `count`."""
+    return x.drop_nulls().alias("value").value_counts(sort=True)

@@ -18,7 +18,11 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
         texts = [f"{MARK.removeprefix('# ')}: {text}", *more] if is_open else [f"{text}; guessed: {question.guess}"]
         lines = [*(line for t in texts for line in comment(t)), *lines]
     root = entry("root", p.root, "" if p.root.startswith("/") else "relative to the folder where you run recsys")
-    lines += [f"name: {name}", *root, *_source(p)]
+    lines += [f"name: {name}", *root]
+    if len(line := f"source: {flow(p.source)}") <= 110 and not set(p.source) & set(p.reasons):
+        lines.append(line)
+    else:
+        lines += ["source:", *(x for k, v in p.source.items() for x in entry(k, v, p.reasons.get(k, ""), "  "))]
     lines += mapping("derive", [(k, v, "") for k, v in p.features.derive.items()])
     if p.where:
         why = f"rows without {' or '.join(dict.fromkeys(p.where.values()))} are left out"
@@ -38,12 +42,6 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
         lines += [f"# {what} that are left out:"] if left_out else []
         lines += [line for name, why in left_out for line in comment(f"{name}: {why}")]
     return "\n".join(lines) + "\n"
-
-
-def _source(p: Proposal) -> list[str]:
-    if len(line := f"source: {flow(p.source)}") <= 110 and not set(p.source) & set(p.reasons):
-        return [line]
-    return ["source:", *(line for k, v in p.source.items() for line in entry(k, v, p.reasons.get(k, ""), "  "))]
 
 
 def table(p: Proposal, most: int) -> Table:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from recsys.data.raw.dialect import SPACES
 from recsys.new.known_names import KNOWN, words
 from recsys.new.layouts import EXCEL, CsvLayout, LibFmLayout, ListsLayout, OtherRows
-from recsys.new.separators import MAX_ROWS, STEADY, Table, table_of
+from recsys.new.separators import MAX_ROWS, MIN_STEADY, DividedText, table_of
 from recsys.new.value_marks import NULLS
 
 MIN_WIDTH = 3  # values of a row, from which a first line with another number of them is a title
@@ -43,12 +43,12 @@ def dialect_of(text: str, encoding: str = "utf-8", header: bool | None = None) -
     layout = CsvLayout(encoding=encoding, comment=comment, first=lines[0].rstrip("\r") if lines else "")
     if not lines:
         return layout
-    if _share(LIBFM, lines) > STEADY:
+    if _share(LIBFM, lines) > MIN_STEADY:
         [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
         return LibFmLayout(header=False, columns=["label", *(f"field_{i}" for i in range(1, width))])
     is_heading = HEADING.match(lines[0]) and not all(map(HEADING.match, lines))
     for pattern, hint in HINTS.items():
-        if is_heading or (_share(re.compile(pattern), lines) > STEADY and not re.search(r"\d\d:\d\d", lines[0])):
+        if is_heading or (_share(re.compile(pattern), lines) > MIN_STEADY and not re.search(r"\d\d:\d\d", lines[0])):
             hint = [*HINTS.values()][-1] if is_heading else hint
             raise OtherRows(hint.format(lines[0].strip()[:40]))
     table = table_of(text)
@@ -56,7 +56,7 @@ def dialect_of(text: str, encoding: str = "utf-8", header: bool | None = None) -
         return _lists(lines, layout) or layout
     rows = _without_title(layout, table)
     layout.separator, layout.quote, layout.width = table.separator, table.quote, table.width
-    layout.escape, layout.line_breaks = table.escape, table.line_breaks
+    layout.escape, layout.line_breaks_in_quotes = "\\" if table.escape else None, table.line_breaks
     if layout.separator == "\t" and '"' not in text:
         layout.quote = None
     if layout.separator not in (SPACES, " "):  # spaces may surround values
@@ -117,7 +117,7 @@ def _lists(lines: Sequence[str], layout: CsvLayout) -> CsvLayout | None:
     return None
 
 
-def _without_title(layout: CsvLayout, table: Table) -> list[list[str]]:
+def _without_title(layout: CsvLayout, table: DividedText) -> list[list[str]]:
     """Return the rows without a first line that has another number of values than all others.
 
     If it begins with a character that no row begins with, it is a comment. Raises OtherRows for a title.

@@ -7,9 +7,8 @@ from dataclasses import replace
 import polars as pl
 
 from recsys.new import column_kinds as kinds
-from recsys.new.column_kinds import Column, ColumnKind
+from recsys.new.column_kinds import Column, ColumnKind, largest, least, mean
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
-from recsys.new.statistics import largest, least, mean
 from recsys.new.times import looks_like_times, time_of
 from recsys.new.value_marks import Marks, are_amounts, as_numbers, marks_of, separator_of_values
 
@@ -115,26 +114,15 @@ def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:
     x = numbers.drop_nulls()
     if others.len() > 0.3 * c.rows or x.n_unique() <= 10:
         return None
-    if _take_for_missing(c, others):
+    marks_of_missing = others.unique()
+    if marks_of_missing.len() <= MAX_OTHER_TEXTS:
+        c.nulls = sorted(str(k).strip() for k in marks_of_missing)
+        c.values = c.values.set(c.values.is_in(marks_of_missing.implode()), None)
+        c.missing = c.values.null_count() / c.values.len()
         return numbers
     if mean(x != x.floor()) > 0.5:  # whole numbers may be codes, beside codes with letters
-        c.doubt = _mostly(c, others, "numbers")
+        c.doubt = f"{1 - others.len() / c.rows:.0%} of its values are numbers; others, such as {others[0]}, are not"
     return None
-
-
-def _take_for_missing(c: Column, texts: pl.Series) -> bool:
-    """Return whether the texts of a column are so few different ones that they stand for missing values."""
-    marks = texts.unique()
-    if marks.len() > MAX_OTHER_TEXTS:
-        return False
-    c.nulls = sorted(str(k).strip() for k in marks)
-    c.values = c.values.set(c.values.is_in(marks.implode()), None)
-    c.missing = c.values.null_count() / c.values.len()
-    return True
-
-
-def _mostly(c: Column, others: pl.Series, what: str) -> str:
-    return f"{1 - others.len() / c.rows:.0%} of its values are {what}; others, such as {others[0]}, are not"
 
 
 def _number_kind(c: Column, x: pl.Series) -> ColumnKind:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from recsys.base.errors import UserError
-from recsys.new.encodings import is_known
 from recsys.new.find_files import Found, split_of
-from recsys.new.find_layout import layout_of
+from recsys.new.find_layout import is_known, layout_of
 from recsys.new.known_names import NAMES, ascii_letters, has_word, names_an_id_of, plain, rank_of
 from recsys.new.layouts import Key, Layout, OtherRows
 from recsys.new.questions import Answers, Question
@@ -60,11 +59,6 @@ class _Files:
         first = read_sample(self.files[:1], self.layout).frame.to_series(0).drop_nulls()
         return not first.dtype.is_nested() and first.len() == first.n_unique()
 
-    @property
-    def every_column(self) -> list[str]:
-        """The columns that any of the files has."""
-        return sorted(set[str]().union(*self.columns))
-
     def has(self, split: str) -> bool:
         """Return whether the name of a file says that it is of this split."""
         return any(split_of(f, self.root) == split for f in self.files)
@@ -93,7 +87,12 @@ def gather(found: Found, answers: Answers) -> Gathered:
     _check_headers(best, others)
     _check_labels(best, [g for g in groups if g is not best], answers)
     files, rest = [f for f in found.files if f in best.files], [f for g in others for f in g.files]
-    questions = _encoding_question(best)
+    questions = list[Question]()
+    if "encoding" in best.layout.reasons and not is_known(best.layout.columns):
+        names = ", ".join(name for name in best.layout.columns if not name.isascii())[:80]
+        text = f"are these names of columns right: {names}? {files[0].name} is no UTF-8"
+        guess = f"yes: it is {best.layout.encoding}; if not, write it as UTF-8: iconv -f ENCODING -t utf-8"
+        questions.append(Question(text, guess, key="encoding"))
     if not found.named:
         asked = (_which_log(likely, rest), _several_sets(files, root, rest))
         questions += [question for question in asked if question is not None]
@@ -105,7 +104,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
         sides=[f for f in rest if f not in tests],
         unused=unused,
         untested=next(filter(None, (_untested(best, g) for g in others)), ()),
-        optional=tuple(name for name in best.every_column if not all(name in c for c in best.columns)),
+        optional=tuple(sorted({name for c in best.columns for name in c if not all(name in d for d in best.columns)})),
         questions=questions,
     )
 
@@ -201,17 +200,6 @@ def _check_labels(best: _Files, others: Sequence[_Files], answers: Answers) -> N
             raise UserError(f"{g.files[0]}: holds the label {named[0]} of the rows in {best.files[0]}; {hint}")
 
 
-def _encoding_question(best: _Files) -> list[Question]:
-    """Return the question whether the names of the columns can be read, if the encoding is a guess."""
-    layout = best.layout
-    if "encoding" not in layout.reasons or is_known(layout.columns):
-        return []
-    names = ", ".join(name for name in layout.columns if not name.isascii())[:80]
-    text = f"are these names of columns right: {names}? {best.files[0].name} is no UTF-8"
-    guess = f"yes: it is {layout.encoding}; if not, write it as UTF-8: iconv -f ENCODING -t utf-8"
-    return [Question(text, guess, key="encoding")]
-
-
 def _which_log(likely: Sequence[_Files], rest: Sequence[Path]) -> Question | None:
     """Return the question which of several files holds the rows, None for one. rest: the files of other columns"""
     if len(likely) < 2:
@@ -238,14 +226,12 @@ def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Q
 
 
 def _subject(file: Path, root: Path) -> str:
-    """Return the words of a file's name and folders without numbers, splits, months and single letters."""
+    """Return the words of a file's name and folders without numbers, splits, months and names of parts."""
     relative = file.relative_to(root) if file.is_relative_to(root) else Path(file.name)
     folders = [part for part in relative.parts[:-1] if "=" not in part]
     text = re.sub(r"[0-9a-f]{8,}|\d+", " ", ascii_letters(" ".join([*folders, relative.name.partition(".")[0]])))
-    every = [w for w in re.split(r"[\W_]+", text) if w]
-    # the letter of domain_a counts, that of part_a does not
-    named = [w for i, w in enumerate(every) if len(w) > 1 or (i and every[i - 1] not in NAMES.parts_of_logs)]
-    return " ".join(w for w in named if w not in NAMES.parts_of_logs and split_of(Path(w)) is None)
+    named = [w for w in re.split(r"[\W_]+", text) if w and w not in NAMES.parts_of_logs]
+    return " ".join(w for w in named if split_of(Path(w)) is None)
 
 
 def _untested(best: _Files, tests: _Files) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from recsys.new.column_kinds import Column
+from recsys.new.column_kinds import Column, counts_of, is_skewed, mean
 from recsys.new.known_names import NAMES, has_word, rank_of, words
-from recsys.new.statistics import counts_of, is_skewed, mean
 
 MAX_GRADES = 21  # different values of a rating, such as 0 to 10 in half steps
 MAX_CLASSES = 1000

@@ -44,8 +44,8 @@ class Layout:
     first: str = ""  # the first line
     separator: str = ","
     quote: str | None = '"'
-    escape: bool = False  # whether a backslash stands before quotes within values
-    line_breaks: bool = False  # whether quoted values hold line breaks
+    escape: str | None = None  # the character before quotes within values
+    line_breaks_in_quotes: bool = False
     encoding: str = "utf-8"
     comment: str | None = None
     strip: bool = False
@@ -63,19 +63,9 @@ class Layout:
 
     def options(self) -> dict[str, Any]:
         """Return the keys of `source:` but the format and the files."""
-        values = {
-            "separator": self.separator,
-            "quote": self.quote,
-            "escape": "\\" if self.escape else None,
-            "line_breaks_in_quotes": self.line_breaks,
-            "encoding": self.encoding,
-            "comment": self.comment,
-            "strip": self.strip,
-            "header": self.header or not self.is_csv,
-            "columns": list(self.columns) if self.renamed or not self.header else [],
-        }
-        usual = SourceConfig()
-        options = {k: v for k, v in values.items() if k in self.keys and (k == "separator" or v != getattr(usual, k))}
+        usual, given = SourceConfig(), self.renamed or not self.header
+        values = {key: getattr(self, key) for key in self.keys if key != "columns" or given}
+        options = {k: v for k, v in values.items() if k == "separator" or v != getattr(usual, k)}
         if "columns" in options:
             self.reasons.setdefault("columns", "the file has no header")
         return options

@@ -4,12 +4,11 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column, UniqueKind
+from recsys.new.column_kinds import Column, UniqueKind, counts_of, mean
 from recsys.new.find_files import ROLES
 from recsys.new.known_names import NAMES, has_word, plain, rank_of
 from recsys.new.label import MAX_GRADES, LabelGuess, are_answers
 from recsys.new.roles import determines
-from recsys.new.statistics import counts_of, mean
 
 MIN_LEAK = 0.99  # AUC of a single column from which it gives the label away
 MIN_SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
@@ -25,7 +24,9 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> tuple[dict[str, str],
     The rule: a column alone orders the rows as the label does (its AUC is 0.99 or more), or has a value, or lacks one,
     in rows of one kind only. An AUC of 0.93 or more, and rows that may be few by chance, are a question.
     """
-    y, found, doubts = _binary(label), dict[str, str](), dict[str, str]()
+    y, found, doubts = label.values, dict[str, str](), dict[str, str]()
+    if not label.is_binary:  # whether a class is the most frequent one, or a number is in the upper half
+        y = ((y == y.drop_nulls().mode().sort()[0]) if label.classes else (y > y.median())).cast(pl.Float64)
     is_rare = min(mean(y), 1 - mean(y)) * y.drop_nulls().len() < MIN_ROWS
     step = max(y.len() * len(columns) // 4_000_000, 1)
     picked = y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
@@ -90,16 +91,6 @@ def names_splits(columns: Sequence[Column]) -> list[Column]:
 def outcome_form(name: str) -> str:
     """Return the words of a name without a unit of time."""
     return plain(name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
-
-
-def _binary(label: LabelGuess) -> pl.Series:
-    """Return a label of 0 and 1: of classes, whether it is the most frequent one; of numbers, a half of the rows."""
-    y = label.values
-    if label.is_binary:
-        return y
-    if label.classes:
-        return (y == y.drop_nulls().mode().sort()[0]).cast(pl.Float64)
-    return (y > y.median()).cast(pl.Float64)
 
 
 def _one_sided(c: Column, y: pl.Series) -> tuple[str, bool]:

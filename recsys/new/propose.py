@@ -19,7 +19,7 @@ from recsys.new.proposal import Proposal
 from recsys.new.propose_ranking import propose_ranking
 from recsys.new.propose_retrieval import propose_retrieval
 from recsys.new.questions import Answers, Question, typed
-from recsys.new.read_rows import Rows, read_rows, source_of
+from recsys.new.read_rows import SampledRows, read_rows, source_of
 from recsys.new.roles import likely_ids
 from recsys.new.sides import describe_sides
 from recsys.new.splits import split_at_random, split_by_files
@@ -83,7 +83,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     return p
 
 
-def _copies(rows: Rows, gathered: Gathered, *, are_splits: bool) -> tuple[str, list[Question]]:
+def _copies(rows: SampledRows, gathered: Gathered, *, are_splits: bool) -> tuple[str, list[Question]]:
     """Return how many rows are copies of others in all columns, and the question whether files hold the same rows.
 
     Nothing is returned if none is, or columns cannot be compared.
@@ -100,7 +100,7 @@ def _copies(rows: Rows, gathered: Gathered, *, are_splits: bool) -> tuple[str, l
     return text, [Question(why, "no; if so, name the others by files=[...]", key="files")] if is_asked else []
 
 
-def _label(rows: Rows, gathered: Gathered, answers: Answers, *, retrieval: bool) -> LabelGuess | None:
+def _label(rows: SampledRows, gathered: Gathered, answers: Answers, *, retrieval: bool) -> LabelGuess | None:
     """Return the label, and set the role of its column; None if no column is the label."""
     if answers.label is None:
         return None
@@ -115,7 +115,7 @@ def _label(rows: Rows, gathered: Gathered, answers: Answers, *, retrieval: bool)
     return label
 
 
-def _why_no_label(rows: Rows, asked: str | None) -> str:
+def _why_no_label(rows: SampledRows, asked: str | None) -> str:
     """Return why rows without a label, a user and an item cannot be learned from, and which columns to name."""
     columns, roles = rows.columns, rows.roles
     users = [roles.user] if roles.user is not None else likely_ids(columns, NAMES.users)

@@ -4,8 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from recsys.new.column_kinds import Column, Feature, Features, ListKind
+from recsys.new.column_kinds import Column, Feature, Features, ListKind, mean
 from recsys.new.yaml_text import flow
+
+MIN_COMMON = 0.8  # of the values of a list, from which they are those of another column
 
 
 def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: bool) -> Features:
@@ -47,17 +49,12 @@ def _share_tables(features: Features, columns: Sequence[Column]) -> None:
     for f, c in read:
         if c is None or not isinstance(c.kind, ListKind) or "split" not in f.settings:
             continue
-        elements, shares = c.kind.elements(c), []
-        for single, one in read:
-            if one is None or not one.kind.is_code or one.role == "user" or one.distinct <= 5:
-                continue
-            values = one.texts
-            common = int(values.is_in(elements.implode()).sum())
-            if common >= 0.8 * min(values.len(), elements.len()):
-                shares.append((common / (values.len() + elements.len() - common), single.name))
-        if shares:
-            f.settings["table"] = max(shares)[1]
-            f.why += f"; its values are those of {max(shares)[1]}"
+        elements, codes = c.kind.elements(c), [one for _, one in read if one is not None and one.kind.is_code]
+        shares = [(mean(elements.is_in(one.texts.implode())), one.name) for one in codes]
+        share, name = max(shares, default=(0.0, ""))
+        if share >= MIN_COMMON:
+            f.settings["table"] = name
+            f.why += f"; its values are those of {name}"
 
 
 def feature_name(column: str, taken: set[str]) -> str:

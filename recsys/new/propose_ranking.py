@@ -64,16 +64,13 @@ def _known_later(p: Proposal, label: LabelGuess, gathered: Gathered) -> dict[str
         guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
         p.questions.append(Question(text, guess, key="split"))
         known_later |= {c.name: "it names the splits of whoever made the data" for c in splits}
-    doubts = {
-        name: why
-        for name, why in (doubtful_names(p.columns, label, tested) | doubts_of_values).items()
-        if name not in known_later
-    }
-    if doubts := {name: why for name, why in doubts.items() if name not in label.alternatives}:
+    maybe = [c.name for c in p.columns if c.distinct == 2 and c.name in label.alternatives]
+    known_later |= dict.fromkeys(maybe, f"it may be the label: {AFTERWARDS}")
+    doubts = doubtful_names(p.columns, label, tested) | doubts_of_values
+    if doubts := {name: why for name, why in doubts.items() if name not in known_later}:
         which = "; ".join(f"{name}: {why}" for name, why in [*doubts.items()][:4])
         text = f"{'is' if len(doubts) == 1 else 'are'} {', '.join(doubts)} known before {label.column.name}? {which}"
         p.questions.append(Question(text, "no, so no feature; if so, add a feature of this name", key="leak"))
-    known_later |= dict.fromkeys(label.alternatives, f"it may be the label: {AFTERWARDS}") if label.doubt else {}
     return known_later | {name: f"{why}: {AFTERWARDS}" for name, why in doubts.items()}
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import polars as pl
 
 from recsys.new.choose_label import choose
-from recsys.new.column_kinds import Column, IdKind, sql_name
+from recsys.new.column_kinds import Column, IdKind, quantile, sql_name
 from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
 from recsys.new.splits import Split, split_by_files
-from recsys.new.statistics import quantile
 
 MIN_KEPT = 0.95  # share of the rows whose users have lists of no more rows
 MIN_REPEATED = 0.1  # share of the rows with an item that the user had before, from which it may come again
@@ -29,7 +28,8 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     longest = int(quantile(pl.DataFrame({"user": user.values}).select(pl.len().over("user")).to_series(), MIN_KEPT))
     p.max_length = min(max(longest, 10), MAX_LENGTH)
     p.reasons["sequences"] = f"{MIN_KEPT:.0%} of the rows are those of users with at most {longest}"
-    share = _repeated(user.values, item.values)
+    rows = pl.DataFrame({"user": user.values, "item": item.values}).drop_nulls()
+    share = (rows.height - rows.n_unique()) / max(rows.height - rows["user"].n_unique(), 1)
     p.repeats = share >= MIN_REPEATED
     if share >= MIN_REPEATED / 10:
         known = "lists have items of the history, as metrics" if p.repeats else "lists leave such items out, as metrics"
@@ -48,13 +48,6 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
         why = "models of sequences read items; its value is not known before the item"
         own = c.reason if c.kind.says_nothing or c.kind.is_row_id else why
         p.features.left_out.append((c.name, chosen.get(c.name) or own))
-
-
-def _repeated(user: pl.Series, item: pl.Series) -> float:
-    """Return the share of the rows, without the first of each user, whose item the user had in another row before."""
-    rows = pl.DataFrame({"user": user, "item": item}).drop_nulls()
-    after_the_first = rows.height - rows["user"].n_unique()
-    return (rows.height - rows.n_unique()) / after_the_first if after_the_first else 0.0
 
 
 def _chosen(columns: Sequence[Column]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import polars as pl
 
 from recsys.base.errors import NeedsAnswer, UserError
 from recsys.data.raw.raw_files import partitions
-from recsys.new.column_kinds import CategoryKind, Column, IdKind
+from recsys.new.column_kinds import CategoryKind, Column, IdKind, mean
 from recsys.new.find_files import Found, globs_for
 from recsys.new.find_kinds import MAX_CATEGORIES, columns_of, count_partitions
 from recsys.new.gather import Gathered
@@ -18,7 +18,6 @@ from recsys.new.layouts import Layout
 from recsys.new.questions import Answers
 from recsys.new.roles import Roles, assign, name_unnamed, set_kinds_by_items
 from recsys.new.sample import Sample, read_sample
-from recsys.new.statistics import mean
 from recsys.new.value_marks import Marks
 
 WITHIN = {  # texts that hold rows -> how to write them
@@ -28,7 +27,7 @@ WITHIN = {  # texts that hold rows -> how to write them
 
 
 @dataclass
-class Rows:
+class SampledRows:
     """The sample of the rows, and what is known of its columns."""
 
     sample: Sample
@@ -38,7 +37,7 @@ class Rows:
     rename: dict[str, str]  # `source.rename`
 
 
-def read_rows(found: Found, gathered: Gathered, answers: Answers) -> Rows:
+def read_rows(found: Found, gathered: Gathered, answers: Answers) -> SampledRows:
     """Read the sample, and find the kinds and the roles of its columns. Raises UserError if there are no rows."""
     layout, files = gathered.layout, gathered.files
     sample = read_sample(files, layout)
@@ -52,7 +51,7 @@ def read_rows(found: Found, gathered: Gathered, answers: Answers) -> Rows:
     rename = _rename_columns(columns, layout)
     roles = assign(columns, answers)
     set_kinds_by_items(columns)
-    return Rows(sample, columns, marks, roles, rename)
+    return SampledRows(sample, columns, marks, roles, rename)
 
 
 def _check_rows_within(frame: pl.DataFrame, file: Path) -> None:
@@ -93,7 +92,7 @@ def _rename_columns(columns: Sequence[Column], layout: Layout) -> dict[str, str]
     return {new: old for new, old in zip(plain, names, strict=True) if new != old}
 
 
-def source_of(found: Found, gathered: Gathered, rows: Rows) -> tuple[dict[str, Any], dict[str, str]]:
+def source_of(found: Found, gathered: Gathered, rows: SampledRows) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the keys of `source:` that differ from the defaults, and the reasons of some."""
     layout, root, marks = gathered.layout, Path(found.root), rows.marks
     matched = {p for g in found.globs for p in root.glob(g) if p.is_file()}  # as typed, so that new files match

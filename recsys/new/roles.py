@@ -6,17 +6,16 @@ from dataclasses import dataclass
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.new.column_kinds import Column, IdKind, TimeKind
+from recsys.new.column_kinds import Column, IdKind, TimeKind, mean
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, words
 from recsys.new.label import MAX_GRADES
 from recsys.new.questions import Answers
-from recsys.new.statistics import mean
 
 MIN_NAMED = 20  # values of a user or an item whose name does not say id, and groups of rows
 MAX_MISSING_IDS = 0.5  # rows without a user, an item or a time
 MAX_MISSING_TIMES = 0.1  # share of rows without a time that are left out; if there are more, it is a question
-MIN_KNOWN = 0.9  # share of the numbers of numbered columns that are values of the item
-SAME = 0.98  # share of the values of one column that go with one value of another, from which one determines the other
+MIN_ITEMS = 0.9  # share of the numbers of numbered columns that are values of the item
+MIN_SAME = 0.98  # share of the values of a column that each go with one value of another, which they determine
 
 
 @dataclass
@@ -39,9 +38,10 @@ def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
     roles = Roles(**named)
     few = 2 if answers.label is None else MIN_NAMED  # without a label, there must be a user and an item
     if answers.time == "auto":
+        times = [c for c in free if c.time and c.missing <= MAX_MISSING_TIMES and not has_word(c.name, NAMES.births)]
         incomplete = (c for c in incomplete_times(free) if c.missing < MAX_MISSING_IDS)
         named_times = (c for c in incomplete if has_word(c.name, NAMES.times))
-        roles.time = _time_among(free) or next(named_times, None)
+        roles.time = min(times, key=_time_order, default=None) or next(named_times, None)
     if answers.user == "auto":
         roles.user = _id(free, NAMES.users, few) or _id(free, NAMES.sessions, few)
     if answers.item == "auto":
@@ -86,12 +86,6 @@ def _named(columns: Sequence[Column], role: str, name: str) -> Column:
     else:
         c.kind = IdKind("as you asked")
     return c
-
-
-def _time_among(columns: Sequence[Column]) -> Column | None:
-    """Return the column that likeliest holds the time of a row; None if no column can."""
-    times = [c for c in columns if c.time and c.missing <= MAX_MISSING_TIMES and not has_word(c.name, NAMES.births)]
-    return min(times, key=_time_order, default=None)
 
 
 def _time_order(c: Column) -> tuple[bool, bool, int, int]:
@@ -140,7 +134,7 @@ def determines(one: Column, other: Column) -> bool:
     x, y = (c.values.hash() if c.values.dtype.is_nested() else c.values.cast(pl.String) for c in (one, other))
     frame = pl.DataFrame({"x": x, "y": y}).drop_nulls()
     several = frame.group_by("x").agg(pl.len(), pl.col("y").n_unique().alias("n")).filter(pl.col("len") > 1)
-    return several.height > 0 and mean(several["n"] == 1) > SAME
+    return several.height > 0 and mean(several["n"] == 1) > MIN_SAME
 
 
 def set_kinds_by_items(columns: Sequence[Column]) -> None:
@@ -148,5 +142,5 @@ def set_kinds_by_items(columns: Sequence[Column]) -> None:
     for item in (c for c in columns if c.role == "item" and c.numbers is not None):
         numbers = [c for c in columns if not c.role and c.kind.is_number and c.is_whole]
         for c in (c for c in numbers if not has_word(c.name, NAMES.quantities) and c.distinct >= 0.5 * item.distinct):
-            if mean(c.texts.is_in(item.texts.implode())) >= MIN_KNOWN:
+            if mean(c.texts.is_in(item.texts.implode())) >= MIN_ITEMS:
                 c.kind = IdKind(f"its values are those of {item.name}")

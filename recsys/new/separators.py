@@ -3,7 +3,6 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,14 +10,14 @@ from itertools import islice
 from recsys.data.raw.dialect import SPACES
 
 SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", ";", "|", ",", "~", "^")  # the surest first
-STEADY = 0.8  # share of rows with the same number of values, from which a separator is one
+MIN_STEADY = 0.8  # share of rows with the same number of values, from which a separator is one
 MAX_ROWS = 400  # that a guess looks at
 ESCAPED = re.compile(r'\\"')
 AT_END = re.compile(r'\\"[,;\t|]|\\"\r?$', re.M)  # such as C:\dir\ at the end of a value
 
 
 @dataclass
-class Table:
+class DividedText:
     """Rows of text, and how they are divided into values."""
 
     separator: str = ","
@@ -34,15 +33,15 @@ class Table:
         return sum(len(row) == self.width for row in self.rows) / max(len(self.rows), 1)
 
 
-def table_of(text: str) -> Table:
+def table_of(text: str) -> DividedText:
     """Return the rows of a text by the separator on which most lines agree; a table of width 0 if there is none."""
-    escape = '"' in text and len(AT_END.findall(text)) < STEADY * len(ESCAPED.findall(text))
+    escape = '"' in text and len(AT_END.findall(text)) < MIN_STEADY * len(ESCAPED.findall(text))
     tables = {s: _divided(text, s, escape=escape) for s in SEPARATORS}
-    valid = {s: t for s, t in tables.items() if t.width > 1 and t.share >= STEADY}
+    valid = {s: t for s, t in tables.items() if t.width > 1 and t.share >= MIN_STEADY}
     for double, single in (("||", "|"), (";;", ";")):
         if double in valid:  # two single ones are an empty value, if single ones divide more rows
             alone = sum(any(single in value for value in row) for row in valid[double].rows)
-            is_empty = tables[single].share > valid[double].share or alone > (1 - STEADY) * len(valid[double].rows)
+            is_empty = tables[single].share > valid[double].share or alone > (1 - MIN_STEADY) * len(valid[double].rows)
             valid.pop(double if is_empty else single, None)
     if "," in valid and len(valid) > 1 and text.count(",") == len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", text)):
         valid.pop(",")  # all commas are those of decimals, such as 1,5
@@ -55,17 +54,17 @@ def table_of(text: str) -> Table:
     lines = [line for line in text.splitlines() if line.strip()][:MAX_ROWS]
     [(width, often)] = Counter(len(line.split()) for line in lines).most_common(1) or [(0, 0)]
     if width < 2 or often < 0.98 * len(lines):  # as in prose
-        return Table()
+        return DividedText()
     usual = [line for line in lines if len(line.split()) == width]
     one_space = all(line.count(" ") == width - 1 and line == line.strip() for line in usual)
-    return Table(" " if one_space else SPACES, None, rows=[line.split() for line in lines], width=width)
+    return DividedText(" " if one_space else SPACES, None, rows=[line.split() for line in lines], width=width)
 
 
-def _divided(text: str, separator: str, *, escape: bool) -> Table:
+def _divided(text: str, separator: str, *, escape: bool) -> DividedText:
     """Return the first rows of a text by a separator. A quote opens a value only at its beginning."""
     if len(separator) > 1:
         rows = [line.split(separator) for line in text.splitlines() if line.strip()][:MAX_ROWS]
-        table = Table(separator, None, rows=rows)
+        table = DividedText(separator, None, rows=rows)
     else:
         opens = re.search(rf'(?:^|{re.escape(separator)}) ?"', text, re.M) is not None
         lines = text.splitlines(keepends=True)
@@ -74,15 +73,11 @@ def _divided(text: str, separator: str, *, escape: bool) -> Table:
         spaced = re.search(rf'{re.escape(separator)} "', text) is not None
         quoting = csv.QUOTE_MINIMAL if opens else csv.QUOTE_NONE
         reader = csv.reader(lines, delimiter=separator, quoting=quoting, skipinitialspace=spaced)  # type: ignore[arg-type]
-        rows = [row for row in _first(reader) if any(value.strip() for value in row)]
+        rows = list[list[str]]()
+        with suppress(csv.Error):  # a value that is larger than one may be
+            rows += (row for row in islice(reader, MAX_ROWS) if any(value.strip() for value in row))
         broken = any("\n" in value or "\r" in value for row in rows[:-1] for value in row)
         quote = '"' if opens or '"' not in text else None
-        table = Table(separator, quote, escape and opens, broken, rows)
+        table = DividedText(separator, quote, escape and opens, broken, rows)
     table.width = Counter(map(len, table.rows)).most_common(1)[0][0] if table.rows else 0
     return table
-
-
-def _first(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Yield the first rows, up to one that is larger than a value may be."""
-    with suppress(csv.Error):
-        yield from islice(reader, MAX_ROWS)

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recsys.base.errors import UserError
-from recsys.new.column_kinds import Column
+from recsys.new.column_kinds import Column, mean
 from recsys.new.find_kinds import columns_of
 from recsys.new.find_layout import layout_of
 from recsys.new.known_names import NAMES, RECBOLE, names_an_id_of
 from recsys.new.questions import Question
 from recsys.new.sample import read_sample
-from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
 
 MIN_KNOWN = 0.9  # share of the rows' values that a side table knows

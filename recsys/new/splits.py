@@ -12,7 +12,6 @@ from recsys.new.column_kinds import Column
 from recsys.new.find_files import globs_for, split_of
 from recsys.new.label import LabelGuess
 
-SHARE = 0.1
 SHARES = (0.1, 0.15, 0.2, 0.25, 0.3)  # tried in this order, since few different times make empty splits
 
 
@@ -73,9 +72,9 @@ def split_by_time(c: Column, label: LabelGuess | None, column: str) -> Split | N
 def split_at_random(reason: str) -> Split:
     """Return a random split."""
     why = f"{reason}; `by: order` if rows are in order of time"
-    return Split({"by": "random", "validation": SHARE, "test": SHARE}, why)
+    return Split({"by": "random", "validation": SHARES[0], "test": SHARES[0]}, why)
 
 
 def split_by_groups(group: str, why: str) -> Split:
     """Return the split that keeps the rows of a group together."""
-    return Split({"by": "hash", "column": group, "validation": SHARE, "test": SHARE}, why)
+    return Split({"by": "hash", "column": group, "validation": SHARES[0], "test": SHARES[0]}, why)

@@ -3,9 +3,8 @@
 import polars as pl
 
 from recsys.data.features.value_types import as_time
-from recsys.new.column_kinds import TimeKind
+from recsys.new.column_kinds import TimeKind, largest, least, mean
 from recsys.new.known_names import NAMES, has_word, rank_of
-from recsys.new.statistics import largest, least, mean
 
 MIN_TIMES = 0.995  # share of the values that have to be times
 UNIX_SECONDS = (6e8, 4.1e9)  # 1989 to 2099

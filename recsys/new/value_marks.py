@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from recsys.new.statistics import mean
+from recsys.new.column_kinds import mean
 
 NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
 SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
-MOST = 0.99  # share of the texts of a column that have to be alike
+MIN_ALIKE = 0.99  # share of the texts of a column that have to be alike
 DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
 THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 THOUSANDS_POINT = r"^\d{1,3}(\.\d{3})+(,|$)"
@@ -40,7 +40,7 @@ def marks_of(frame: pl.DataFrame) -> Marks:
         if not plain.len():
             continue
         commas = plain.filter(plain.str.contains(",", literal=True))
-        points, thousands = (mean(plain.str.contains(p)) >= MOST for p in (DECIMAL_COMMA, THOUSANDS_COMMA))
+        points, thousands = (mean(plain.str.contains(p)) >= MIN_ALIKE for p in (DECIMAL_COMMA, THOUSANDS_COMMA))
         if commas.len() and (points or thousands) and not _are_pairs_of_ids(plain):
             if points and thousands:
                 marks.doubt = f"is {commas[0]} in {name} more than a thousand? The comma is taken for a decimal mark"
@@ -51,7 +51,7 @@ def marks_of(frame: pl.DataFrame) -> Marks:
                 marks.thousands = "." if plain.str.contains(THOUSANDS_POINT).any() else marks.thousands
         dotted |= mean(plain.head(1000).str.contains(r"^-?\d+\.\d+$")) > 0.5
         sure = values.is_in(SURE_NULLS)
-        are_numbers = mean(as_numbers(plain, marks).is_not_null()) >= MOST
+        are_numbers = mean(as_numbers(plain, marks).is_not_null()) >= MIN_ALIKE
         nulls |= {*values.filter(sure | values.is_in(NULLS) if are_numbers else sure)}
         if values.is_in(["NA"]).any() and mean(plain.str.len_chars() == 2) <= 0.9:  # NA of countries is Namibia
             nulls.add("NA")
@@ -80,7 +80,7 @@ def as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
 
 def are_amounts(head: pl.Series) -> bool:
     """Return whether texts are numbers with a sign or spaces, such as 12,50 € and 1 293,39."""
-    return mean(head.str.contains(AMOUNT)) >= MOST and mean(head.str.contains(SIGNED)) > 0.1
+    return mean(head.str.contains(AMOUNT)) >= MIN_ALIKE and mean(head.str.contains(SIGNED)) > 0.1
 
 
 def separator_of_values(head: pl.Series) -> str | None:

@@ -13,9 +13,9 @@ from recsys.base.errors import UserError
 from recsys.data.raw.dialect import SPACES
 from recsys.new.choose_label import choose
 from recsys.new.column_kinds import Column
-from recsys.new.encodings import encoding_of
 from recsys.new.find_dialect import dialect_of
 from recsys.new.find_kinds import columns_of
+from recsys.new.find_layout import encoding_of
 from recsys.new.known_names import NAMES, names_an_id_of, rank_of, words
 from recsys.new.label import label_of
 from recsys.new.leaks import leaks
@@ -63,7 +63,7 @@ def test_separator_header_and_quotes(
     assert d.separator == {", ": ",", "   ": SPACES}.get(separator, separator)
     assert d.header == header and d.width == len(names) and d.strip == (separator == ", ")
     assert d.columns == names if header else len(d.columns) == len(names)
-    assert d.line_breaks == (quoted == "\n" and len(separator) == 1)
+    assert d.line_breaks_in_quotes == (quoted == "\n" and len(separator) == 1)
 
 
 @pytest.mark.parametrize(

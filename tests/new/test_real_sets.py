@@ -15,12 +15,14 @@ from recsys.training.run import train
 SETS: dict[str, tuple[str, dict[str, Any]]] = {  # folder: model, and what the YAML says
     "criteo_kaggle": ("dlrm", {"label.column": "column_1", "source.files": ["train.tsv"]}),
     "avazu": ("dlrm", {"label.column": "click", "split.by": "time"}),
-    "ml-100k": ("dlrm", {"label.at_least": 4, "split.column": "timestamp", "sparse.class.split": " "}),
+    "ml-100k": ("dlrm", {"label.at_least": 4, "split.column": "timestamp", "source.rename.user_id": "user_id:token"}),
     "frappe": ("dlrm", {"label.at_least": 1, "split.by": "files"}),
     "census_income": ("dlrm", {"label.positive": ["50000+."], "split.by": "files", "source.strip": True}),
     "ml-1m": ("sasrec", {"group.by": "user", "split.by": "leave_one_out"}),
     "amazon_beauty_bert4rec": ("sasrec", {"group.by": "user"}),
-    "amazon_beauty_s3rec": ("sasrec", {"items.file": "Beauty_item2attributes.json"}),
+    "gowalla": ("sasrec", {"split.by": "files"}),
+    "tiger_beauty": ("sasrec", {"group.by": "user"}),
+    "amazon_beauty_s3rec": ("sasrec", {"group.by": "user", "source.format": "lists"}),
 }
 EVERY_DAY = ("avazu",)
 ASKS = ("census_income",)  # which of its columns without names is the label
@@ -53,7 +55,7 @@ def test_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for write, model, expected in (
         (clicks.write_sample, "dlrm", {"label.column": "column_1", "source.header": False}),
-        (sequences.write_sample, "sasrec", {"group.order": "time", "items.file": "items.csv"}),
+        (sequences.write_sample, "sasrec", {"group.order": "time", "source.files": ["log.csv"]}),
     ):
         folder = tmp_path / model
         folder.mkdir()
