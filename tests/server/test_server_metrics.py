@@ -121,15 +121,6 @@ def test_the_log_of_samples(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_log_of_samples_keeps_columns_whatever_their_names(tmp_path: Path) -> None:
-    log = RequestLog(tmp_path, 1.0)
-    record(log, [{"a": 1, "time": "noon", "items": "x", "history": [1], "request_id": "theirs"}], [0.25])
-    log.close()
-    [row] = pl.read_parquet(tmp_path / "*.parquet").to_dicts()
-    assert row["request_id"] == "mine" and row["request_time"] > 1e9 and row["a"] == "1"
-    assert json.loads(row["other_columns"]) == {"time": "noon", "items": "x", "history": [1], "request_id": "theirs"}
-
-
 def test_the_log_of_samples_drops_rather_than_waits(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, 1.0)
     log._queue = queue.Queue(2)  # nobody reads this one
