@@ -24,12 +24,7 @@ runpy.run_module("recsys.train", run_name="__main__")
 
 @pytest.mark.slow
 def test_frames(tmp_path: Path) -> None:
-    overrides = [
-        "data=criteo",
-        "data.sample.rows=500",
-        f"data.prepared={tmp_path}",
-        f"hydra.run.dir={tmp_path / 'run'}",
-    ]
+    overrides = ["data=criteo", "data.sample.rows=500", f"data.prepared={tmp_path}", f"hydra.run.dir={tmp_path}/run"]
     run = subprocess.run([sys.executable, "-c", COMMAND, *overrides], capture_output=True, text=True, env=os.environ)
     [line] = [line for line in run.stdout.splitlines() if line.startswith("frames:")]
     frames = line.split()[1:]

@@ -336,29 +336,20 @@ def test_mistakes(logs: Path, tmp_path: Path, more: dict[str, Any], message: str
         load_settings(settings_file(tmp_path, logs, **more))
 
 
+RETRIEVAL = ["model=two_tower", "data=sample_interactions_retrieval"]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            {"gate": {"change": {"ndcg@10": -0.1}}},
-            r"gate.change.ndcg@10: is not a metric of ranking models; name .*auc",
-        ),
-        ({"gate": {"slices": {"device": {"mrr": 0}}}}, r"gate.slices.device.mrr: is not a metric of ranking models"),
-        ({"increment": {"overrides": ["trainer.batch_size=0"]}}, r"trainer.batch_size=0: must be"),
-        ({"export": ["precision=float12"]}, r"export: precision=float12: must be fp32"),
-        ({"export": ["precison=float16"]}, r"precison: no such key.*; did you mean precision"),
-        (
-            {"train": ["model=dnn", "data=sample_sales", "loss=mse"]},
-            r"is a label of kind regression; the gate judges the",
-        ),
-        (
-            {
-                "train": ["model=two_tower", "data=sample_interactions_retrieval"],
-                "check": {"slices": ["x"]},
-                "gate": {},
-            },
-            r"check.slices: a retrieval model predicts no labels to check; leave it out",
-        ),
+        ({"train": ["model=dlmr", "data=sample_drifting"]}, "model=dlmr: .*did you mean dlrm"),
+        ({"train": ["model=ease", "data=sample_sequences"]}, "train: the model EASE is fitted at once, and cannot go"),
+        ({"train": ["model=dnn", "data=sample_sales", "loss=mse"]}, "is a label of kind regression"),
+        ({"train": RETRIEVAL, "check": {"slices": ["x"]}, "gate": {}}, "check.slices: a retrieval model predicts no"),
+        ({"gate": {"change": {"ndcg@10": -0.1}}}, "gate.change.ndcg@10: is not a metric of ranking models"),
+        ({"gate": {"slices": {"device": {"mrr": 0}}}}, "gate.slices.device.mrr: is not a metric of ranking models"),
+        ({"increment": {"overrides": ["trainer.batch_size=0"]}}, "trainer.batch_size=0: "),
+        ({"export": ["precison=float16"]}, "precison: no such key"),
     ],
 )
 def test_what_the_model_cannot_do_is_said_before_data_is_read(
