@@ -219,31 +219,6 @@ def test_the_report_counts_each_age(tmp_path: Path) -> None:
     assert "ages of earlier rows, in 5 ranges" in html and "Values per row" in html
 
 
-MISTAKES = [
-    ("sparse: {a: {age: true, quantiles: 3}}", "data.sparse.a.age=true: needs last"),
-    ("sparse: {a: {age: true, last: 2}}", "data.sparse.a.age=true: is a number; set quantiles"),
-    ("group: {by: u}\nsparse: {a: {age: true, last: 2, quantiles: 3}}", "a.age=true: needs data.group.order"),
-    ("group: null\nsparse: {a: {age: true, last: 2, quantiles: 3}}", "data.sparse.a.last=2: needs data.group"),
-    ("sparse: {a: {age: true, lag: 1, quantiles: 3}}", "data.sparse.a.age=true: needs last"),
-    ("sparse: {a: {age: true, last: 2, difference: 1, quantiles: 3}}", "difference and last cannot be combined"),
-    ("sparse: {a: {age: true, last: 2, encode: id, rows: 9}}", "data.sparse.a.age=true: is a number; set quantiles"),
-    ("sparse: {a: {age: true, quantiles: 3}}\nsequences: {max_length: 3}", "does not apply with data.sequences"),
-    ("sparse: {a: {}}\nsparse_defaults: {age: true}", "data.sparse_defaults.age: cannot be a default"),
-    (
-        "sparse: {a: {}}\nitems: {feature: a, file: i.csv, key: a, sparse: {k: {age: true}}}",
-        "data.items.sparse.k.age: does not apply to features of items",
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), MISTAKES)
-def test_mistakes(text: str, expected: str) -> None:
-    group = "" if "group:" in text else "group: {by: u, order: t}\n"
-    with pytest.raises(UserError) as e:
-        config(group + text)
-    assert expected in str(e.value) and "\n" not in str(e.value)
-
-
 def test_a_column_that_holds_no_time(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_text("user,at,name,y\n" + "".join(f"u{i % 3},{i},n{i},{i % 2}\n" for i in range(40)))
     text = "group: {by: user, order: at}\nlabel: {column: y}\n"

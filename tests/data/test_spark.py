@@ -4,13 +4,10 @@ import importlib
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +40,6 @@ from recsys.data.prepare.spark_engine import (
     borrowed_session,
     flatten_options,
     start_session,
-    write_pickle,
 )
 from recsys.store.spark_join import join
 
@@ -207,16 +203,12 @@ def test_totals_are_those_of_polars(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(spark_engine, "SMALL_BYTES", 0)
     folder = tmp_path / "a=b" / "_x {1}[2]*"  # neither partitions nor globs
     folder.mkdir(parents=True)
-    tables = [
-        pl.DataFrame({
-            "value": ["", "a", None, "é", "A"],
-            "fold": pl.Series([0, 1, 2, 3, n]),
-            "count": pl.Series([1, 2, n, 4, 1 << 40], dtype=pl.Int64),
-            "sum": pl.Series([0.5, 1.5, n, 0.0, 3.0]),
-            "few": pl.Series([1, 2, 3, 4, 5], dtype=pl.UInt32),
-        })
-        for n in range(1, 4)
-    ]  # fmt: skip
+    few = pl.Series([1, 2, 3, 4, 5], dtype=pl.UInt32)
+    tables = []
+    for n in range(1, 4):
+        count = pl.Series([1, 2, n, 4, 1 << 40], dtype=pl.Int64)
+        columns = {"value": ["", "a", None, "é", "A"], "fold": pl.Series([0, 1, 2, 3, n]), "count": count}
+        tables.append(pl.DataFrame(columns | {"sum": pl.Series([0.5, 1.5, n, 0.0, 3.0]), "few": few}))
     named = [folder / f"{n}.parquet" for n in range(3)]
     for table, file in zip(tables, named, strict=True):
         table.write_parquet(file, compression="lz4")
@@ -249,24 +241,6 @@ def test_order_progress_and_failures(tmp_path: Path) -> None:
     assert next(some) == 0
     some.close()  # which ends the job
     assert not list(tmp_path.iterdir())
-
-
-def test_what_a_task_still_writes_is_removed(tmp_path: Path) -> None:
-    """A task of a job that has ended may live a moment longer than it."""
-    results = tmp_path / "results"
-    results.mkdir()
-    until = time.monotonic() + 0.5
-
-    def write() -> None:
-        while time.monotonic() < until:
-            with suppress(FileNotFoundError):
-                write_pickle(results / "1.pickle", "x" * 1000)
-
-    task = Thread(target=write)
-    task.start()
-    spark_engine._remove(results)
-    task.join()
-    assert not results.exists()
 
 
 @pytest.mark.slow
@@ -307,6 +281,7 @@ def test_stored_features_join_as_by_polars(tmp_path: Path) -> None:
     assert found["n"].to_list() == [1, 0, 0, 2]
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user calls it: relative folders, options of Spark's; what polars has prepared is found."""
     monkeypatch.chdir(tmp_path)

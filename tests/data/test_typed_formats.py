@@ -29,12 +29,11 @@ ROWS = 300
 
 
 def log(rows: int = ROWS) -> list[dict[str, Any]]:
-    rng = random.Random(0)
-    return [
-        {"y": rng.randrange(2), "user": {"id": f"u{rng.randrange(20)}"}, "price": round(rng.random() * 9, 2),
-         "tags": rng.sample(["a", "b", "c"], rng.randrange(3)), "code": rng.randrange(5)}
-        for _ in range(rows)
-    ]  # fmt: skip
+    rng, made = random.Random(0), []
+    for _ in range(rows):
+        row = {"y": rng.randrange(2), "user": {"id": f"u{rng.randrange(20)}"}, "price": round(rng.random() * 9, 2)}
+        made.append(row | {"tags": rng.sample(["a", "b", "c"], rng.randrange(3)), "code": rng.randrange(5)})
+    return made
 
 
 def flat(rows: list[dict[str, Any]]) -> pl.DataFrame:

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from recsys.base.packages import check_versions
 
@@ -35,3 +36,11 @@ def test_versions() -> None:
     check_versions()
     assert not any(" @ " in line or "://" in line for line in required)
     assert not {"index", "find-links", "extra-index-url"} & project["tool"]["uv"].keys()
+
+
+def test_no_ssd_tables() -> None:
+    import fbgemm_gpu  # noqa: F401
+    import torch
+
+    with pytest.raises((AttributeError, RuntimeError)):
+        torch.classes.fbgemm.EmbeddingRocksDBWrapper  # noqa: B018

@@ -196,8 +196,8 @@ def test_the_logged_list_itself() -> None:
     ],
 )
 def test_mistakes_of_a_log(change: dict[str, list[float] | None], message: str) -> None:
-    columns = {"request": [1, 1], "item": ["a", "b"], "position": [1, 2], "propensity": [1.0, 1.0], "reward": [0, 1],
-               "user": ["u", "u"]}  # fmt: skip
+    columns = {"request": [1, 1], "item": ["a", "b"], "user": ["u", "u"]}
+    columns |= {"position": [1, 2], "propensity": [1.0, 1.0], "reward": [0, 1]}
     frame = pl.DataFrame({n: x for n, x in (columns | change).items() if x is not None})
     with pytest.raises(UserError, match=message):
         check_log(frame, "user")
