@@ -274,11 +274,7 @@ def test_tables_of_one_group_are_one_kernel_call_of_torchrecs() -> None:
     [groups] = group_tables([[*same, *others]])
     assert [[t.name for t in g.embedding_tables] for g in groups] == [["a", "b"], ["c"], ["d"]]
     # ours, over the planner's options; a mean is a sum in the kernel, and divided after it
-    found = planned(
-        "cluster=a100_80",
-        "sharding.kernels=[fused,fused_uvm_caching]",
-        "data.sparse.cat_2.pooling=mean",
-    )
+    found = planned("cluster=a100_80", "sharding.kernels=[fused,fused_uvm_caching]", "data.sparse.cat_2.pooling=mean")
     number = {t.table: t.group for t in found.tables}
     assert {t.kernel for t in found.tables} == {"fused", "fused_uvm_caching"}
     assert len(set(number.values())) == found.devices[0].groups == 1

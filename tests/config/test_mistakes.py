@@ -318,8 +318,7 @@ def test_calibration_of_a_loss_within_groups_is_advised_against(own: Path, capsy
 
 
 @pytest.mark.parametrize(
-    "override",
-    ["sharding.per_table.cat_l*.types=[table_wise]", "sharding.per_table.c?t.max_rows=5", "dims.cat_*=8"],
+    "override", ["sharding.per_table.cat_l*.types=[table_wise]", "sharding.per_table.c?t.max_rows=5", "dims.cat_*=8"]
 )
 def test_the_advice_for_a_glob_in_a_key_is_taken(override: str) -> None:
     with pytest.raises(UserError) as found, command_line.explained([override]):

@@ -37,8 +37,7 @@ def sessions(folder: Path, kind: str) -> ResolvedData:
     for i, part in enumerate((SESSIONS[:25], SESSIONS[25:])):
         frame = pl.DataFrame(part)
         lists = frame.select(
-            "session",
-            **{f: pl.col("events").list.eval(pl.element().struct.field(f)) for f in ("aid", "ts", "type")},
+            "session", **{f: pl.col("events").list.eval(pl.element().struct.field(f)) for f in ("aid", "ts", "type")}
         )
         texts = lists.with_columns(pl.col("aid", "ts").cast(pl.List(pl.String))).with_columns(
             pl.col("aid", "ts", "type").list.join(" ")

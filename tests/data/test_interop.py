@@ -28,13 +28,7 @@ from recsys.data.raw.raw_format import RawFormat
 from recsys.online.predictor import Predictor
 from recsys.online.row_transforms import RowTransforms
 from recsys.preprocess import preprocess
-from recsys.schema.data_schema import (
-    DataConfig,
-    DenseConfig,
-    GroupConfig,
-    LabelConfig,
-    SparseConfig,
-)
+from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig
 
 SPLITS = ("train", "validation", "test")
 

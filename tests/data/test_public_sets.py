@@ -62,8 +62,7 @@ CASES = {
         {"follows": {"(0,10]": ROWS}, "active": {"high_active": 30, "full_active": 30}},
     ),
     "kuairec": Case(
-        {"label": (40.0, ROWS)},
-        {"categories": {str(v): 10 for v in range(6)} | {"9": 30}, "follows": {"(0,10]": ROWS}},
+        {"label": (40.0, ROWS)}, {"categories": {str(v): 10 for v in range(6)} | {"9": 30}, "follows": {"(0,10]": ROWS}}
     ),
     "yelp": Case(LIKED, {"categories": {"Food": 50, "Restaurants": 50}, "city": {"Tucson": 30, "Reno": 30}}),
     "steam": Case({"label": (45.0, ROWS)}, {"mac": {"true": 30, "false": 30}}),

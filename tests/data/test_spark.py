@@ -34,13 +34,7 @@ from recsys.store.views import View
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
 from recsys.data.prepare import spark_engine
-from recsys.data.prepare.spark_engine import (
-    ItemRunner,
-    Spark,
-    borrowed_session,
-    flatten_options,
-    start_session,
-)
+from recsys.data.prepare.spark_engine import ItemRunner, Spark, borrowed_session, flatten_options, start_session
 from recsys.store.spark_join import join
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,15 +177,10 @@ def test_bad_rows_and_rows_that_are_the_same(tmp_path: Path, small_chunks: None)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "folder"),
-    [pytest.param("criteo", "criteo_kaggle", marks=pytest.mark.slow), ("movielens_100k", "ml-100k")],
+    ("name", "folder"), [pytest.param("criteo", "criteo_kaggle", marks=pytest.mark.slow), ("movielens_100k", "ml-100k")]
 )
 def test_real_data(
-    name: str,
-    folder: str,
-    real_data: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, folder: str, real_data: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RawFormat, "range_bytes", 700_000)
     yaml = (ROOT / "conf" / "data" / f"{name}.yaml").read_text()

@@ -8,15 +8,7 @@ import pytest
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.data.samples.sequences import (
-    FOLLOW_PROBABILITY,
-    ITEMS,
-    KINDS,
-    LIKED,
-    MEAN_LENGTH,
-    World,
-    write_sample,
-)
+from recsys.data.samples.sequences import FOLLOW_PROBABILITY, ITEMS, KINDS, LIKED, MEAN_LENGTH, World, write_sample
 from recsys.job.check import check
 
 ROWS = 20_000
@@ -59,8 +51,5 @@ def test_users_go_on_as_the_world_says(log: pl.DataFrame) -> None:
 
 
 def test_mistake() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"data.sample.kind=sequence: must be clicks, .* or queries; did you mean seq",
-    ):
+    with pytest.raises(UserError, match=r"data.sample.kind=sequence: must be clicks, .* or queries; did you mean seq"):
         check(compose("train", ["data=sample_sequences", "model=ease", "data.sample.kind=sequence"]))

@@ -47,11 +47,7 @@ def mine(folder: Path, **more: Any) -> ResolvedData:
         "prepared": str(folder / "prepared"),
         "label": LabelConfig("y"),
         "dense": {"price": DenseConfig(transform=["standardise"])},
-        "sparse": {
-            "user": SparseConfig(column="user.id"),
-            "code": SparseConfig(),
-            "tags": SparseConfig(split=" "),
-        },
+        "sparse": {"user": SparseConfig(column="user.id"), "code": SparseConfig(), "tags": SparseConfig(split=" ")},
     }
     return ResolvedData(**(given | more))
 
@@ -163,8 +159,7 @@ def test_npz(tmp_path: Path) -> None:
     ints, cats, y = rng.random((200, 2), np.float32), rng.integers(0, 9, (200, 2)), rng.integers(0, 2, 200)
     np.savez(tmp_path / "raw" / "f.npz", X_int=ints, X_cat=cats, y=y, counts=np.arange(200))
     source = SourceConfig(
-        format="npz",
-        arrays={"X_int": ArrayConfig(columns=["i1", "i2"]), "X_cat": ArrayConfig(columns=["c1", "c2"])},
+        format="npz", arrays={"X_int": ArrayConfig(columns=["i1", "i2"]), "X_cat": ArrayConfig(columns=["c1", "c2"])}
     )
     data = mine(
         tmp_path,

@@ -42,10 +42,7 @@ class OnGpu(Tensor):
     @staticmethod
     def __new__(cls, host: Tensor) -> "OnGpu":
         made = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            *(cls, host.size(), host.stride(), host.storage_offset()),
-            dtype=host.dtype,
-            layout=host.layout,
-            device=GPU,
+            *(cls, host.size(), host.stride(), host.storage_offset()), dtype=host.dtype, layout=host.layout, device=GPU
         )
         made.host = host
         return made  # type: ignore[no-any-return]

@@ -97,14 +97,7 @@ RANKING = [
             },
         },
     ),
-    Setting(
-        "features",
-        {
-            "items": {},
-            "noise": {"data.sparse.noise_id": {"column": "noise"}},
-            "history": HISTORY,
-        },
-    ),
+    Setting("features", {"items": {}, "noise": {"data.sparse.noise_id": {"column": "noise"}}, "history": HISTORY}),
     key("numeric", None, "periodic", when={"model": {*RANKERS} - {"lr", "gbm"}}),
     Setting("dims", {"one": {}, "auto": {"dims": "auto", "model.dim": 32}}, {"model": {"deepfm", "mmoe"}}),
     Setting("weights", {"none": {}, "column": {"data.weight": {"column": "weight"}}}),

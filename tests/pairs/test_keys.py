@@ -133,8 +133,7 @@ DRAWN = drawn(len(TRIED))
 
 
 @pytest.mark.parametrize(
-    ("kind", "key"),
-    [pytest.param(*t, marks=[] if i in DRAWN else pytest.mark.slow) for i, t in enumerate(TRIED)],
+    ("kind", "key"), [pytest.param(*t, marks=[] if i in DRAWN else pytest.mark.slow) for i, t in enumerate(TRIED)]
 )
 def test_a_key_is_read_or_something_is_said(kind: str, key: str, bases: dict[str, Case]) -> None:
     case, name = bases[kind], key.split("=")[0].lstrip("+")

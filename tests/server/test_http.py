@@ -65,10 +65,7 @@ def test_columns_that_all_rows_share(served: Served) -> None:
     answer = post(served, "/models/ctr/predict", {"shared": {"a": 2}, "rows": [{"b": "b7"}, {}, {"a": 1}]})
     assert answer.json()["predictions"] == pytest.approx(sigmoid(2.7, 2, 1), rel=1e-6)
     wrong = post(served, "/models/ctr/predict", {"shared": [1], "rows": [{}]})
-    assert (wrong.status_code, wrong.json()["error"]) == (
-        400,
-        "shared: must be a JSON object of columns and values",
-    )
+    assert (wrong.status_code, wrong.json()["error"]) == (400, "shared: must be a JSON object of columns and values")
 
 
 def test_shared_columns_that_the_model_does_not_read_are_dropped_at_the_door(

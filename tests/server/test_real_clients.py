@@ -76,7 +76,7 @@ def test_health_metadata_and_outputs(client: tuple[ModuleType, Any]) -> None:
     metadata = c.get_model_metadata("ctr", **({"as_json": True} if triton is tritonclient.grpc else {}))
     assert metadata["versions"] == ["1"]
     assert [(i["name"], i["datatype"]) for i in metadata["inputs"]] == [
-        *(("a", "FP64"), ("b", "BYTES"), ("n", "INT64"), ("t", "BOOL")),
+        *(("a", "FP64"), ("b", "BYTES"), ("n", "INT64"), ("t", "BOOL"))
     ]
     values = triton.InferInput("values", [2, 2], "FP32")
     values.set_data_from_numpy(np.array([[1, 2], [0.5, 0]], np.float32))
@@ -84,7 +84,7 @@ def test_health_metadata_and_outputs(client: tuple[ModuleType, Any]) -> None:
     np.testing.assert_allclose(found.as_numpy("p"), 1 / (1 + np.exp([[-3], [-0.5]])), rtol=1e-6)
     item = column(triton, "item", ["item0"], "BYTES")
     assert c.infer("items", [item], parameters={"k": 2, "filter_history": False}).as_numpy("items").tolist() == [
-        *(b"item0", b"item1"),
+        *(b"item0", b"item1")
     ]
     with pytest.raises(InferenceServerException, match=r"rows\[1\]: column b: 'x' is not a code such as b7"):
         c.infer("ctr", [column(triton, values=[1.0, 2.0]), column(triton, "b", ["b7", "x"], "BYTES")])

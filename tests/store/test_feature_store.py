@@ -160,8 +160,7 @@ def test_rows_of_requests_get_stored_features(view: View, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("key", "why"),
-    [(["u1"], r"\['u1'\] is a list, not one value"), ({"id": "u1"}, "is not one value")],
+    ("key", "why"), [(["u1"], r"\['u1'\] is a list, not one value"), ({"id": "u1"}, "is not one value")]
 )
 def test_keys_that_are_not_one_value(view: View, tmp_path: Path, key: Any, why: str) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)

@@ -95,8 +95,7 @@ def test_a_torn_copy_and_names_outside_are_refused(tmp_path: Path, memory: Any) 
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
-    [("nope://bucket/run", "cannot be reached: "), ("/proc/run", "cannot be written: ")],
+    ("url", "message"), [("nope://bucket/run", "cannot be reached: "), ("/proc/run", "cannot be written: ")]
 )
 def test_a_mirror_that_cannot_be_used(tmp_path: Path, url: str, message: str) -> None:
     checkpoint(tmp_path / "a", "step-00000010")
