@@ -264,10 +264,9 @@ def test_tables_of_one_group_are_one_kernel_call_of_torchrecs() -> None:
     kinds = EmbeddingComputeKernel
 
     def table(name: str, dim: int, kernel: EmbeddingComputeKernel, pooling: PoolingType) -> ShardedEmbeddingTable:
-        return ShardedEmbeddingTable(
-            num_embeddings=8, embedding_dim=dim, local_rows=8, local_cols=dim, name=name, compute_kernel=kernel,
-            pooling=pooling, feature_names=[name], embedding_names=[name], fused_params={},
-        )  # fmt: skip
+        sizes = {"num_embeddings": 8, "embedding_dim": dim, "local_rows": 8, "local_cols": dim}
+        how = {"compute_kernel": kernel, "pooling": pooling, "fused_params": {}}
+        return ShardedEmbeddingTable(**sizes, **how, name=name, feature_names=[name], embedding_names=[name])
 
     same = [table("a", 16, kinds.FUSED, PoolingType.SUM), table("b", 128, kinds.FUSED_UVM_CACHING, PoolingType.SUM)]
     others = [table("c", 16, kinds.DENSE, PoolingType.SUM), table("d", 16, kinds.FUSED, PoolingType.MEAN)]

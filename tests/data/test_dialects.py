@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import config, error, read, rows
 
-from recsys.base.errors import UserError
 from recsys.data.features import ResolvedData, parse_rows, resolve
 from recsys.data.features.blocks import LINE
 from recsys.data.prepare.check_data import check_data, check_files
@@ -115,11 +114,6 @@ def test_compression(tmp_path: Path, suffix: str) -> None:
     assert "rename it to" in error(tmp_path, broken, "f.csv")
 
 
-def test_a_zip_of_several_files(tmp_path: Path) -> None:
-    content = zipped(a=b"y,a\n1,2\n", b=b"")
-    assert "holds 2 files (a, b), not one" in error(tmp_path, content, "f.zip")
-
-
 def parsed(folder: Path, content: bytes, **more: Any) -> pl.DataFrame:
     (folder / "f.csv").write_bytes(content)
     data = ResolvedData(
@@ -147,12 +141,6 @@ def test_null_values(tmp_path: Path) -> None:
     assert parsed(tmp_path, content, null_values=["?"])["a"].to_list() == [None, 7.0]
 
 
-def test_null_values_of_a_column_that_is_not_there(tmp_path: Path) -> None:
-    assert "column_null_values: f.csv has no column b" in error(
-        tmp_path, b"y,a\n1,2\n", column_null_values={"b": ["?"]}
-    )
-
-
 def test_decimal_and_thousands_marks(tmp_path: Path) -> None:
     content = b'y;a;s\n1;"1.234,5";x\n0;-7;x\n1;0,25;x\n'
     frame = parsed(tmp_path, content, separator=";", decimal=",", thousands=".")
@@ -178,22 +166,6 @@ def test_columns_in_another_order_in_each_file(tmp_path: Path) -> None:
     assert prepared.info["bad_rows"] == 0
     frame = pl.concat(pl.read_parquet(f) for split in ("train", "validation", "test") for f in prepared.files(split))
     assert frame.unique().sort("a").rows() == [(1.0, 2.0, 1), (0.0, 3.0, 2)]
-
-
-@pytest.mark.parametrize(
-    ("labels", "config", "expected"),
-    [
-        (["50000+.", " - 50000.", "50000+."], LabelConfig("y", positive=["50000+."]), [1, 0, 1]),
-        (["True", "false", "TRUE"], LabelConfig("y"), [1, 0, 1]),
-        (["4", "3.5", "5"], LabelConfig("y", at_least=4), [1, 0, 1]),
-    ],
-)
-def test_labels(tmp_path: Path, labels: list[str], config: LabelConfig, expected: list[int]) -> None:
-    data = ResolvedData(name="t", root=str(tmp_path), label=config, dense={"a": DenseConfig()})
-    (tmp_path / "f.csv").write_text("y,a\n" + "".join(f"{y},1\n" for y in labels))
-    [block] = read_sources.read_blocks(data, tmp_path / "f.csv")
-    frame, bad = parse_rows(data, block)
-    assert frame["__label__"].to_list() == expected and not bad
 
 
 def test_joins_without_columns_bring_all(tmp_path: Path) -> None:
@@ -237,17 +209,6 @@ def test_two_joins_without_columns(tmp_path: Path) -> None:
     check_files(resolve(data))
     train = pl.concat(pl.read_parquet(f) for f in prepare(data).files("train"))
     assert sorted(train.select("price", "age").unique().rows()) == [(1.0, 30.0), (2.0, 40.0)]
-    joins[1].format = "jsnl"
-    with pytest.raises(UserError, match=r"users\.json: format=jsnl: unknown; did you mean jsonl\?"):
-        check_data(data)
-    joins[1].format = "jsonl"
-    for sql, hint in (
-        ("CAST(item AS DATE)", r"write DATE\(COLUMN\) or TIMESTAMP\(COLUMN\)"),
-        ("CAST(user AS BIGINT)", "user is a word of SQL: write it in double quotes"),
-    ):
-        data.derive["day"] = sql
-        with pytest.raises(UserError, match=hint):
-            check_files(resolve(data))
 
 
 FIELD = st.text(st.sampled_from("ab:#;|. \té"), max_size=4)

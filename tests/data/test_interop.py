@@ -78,18 +78,6 @@ def test_split_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: tup
     assert prepare(config(tmp_path / "moved" / spec.name, tmp_path)).folder == prepared.folder
 
 
-def test_rows_one_by_one(tmp_path: Path) -> None:
-    test = made.rows(100, 1)
-    prepared = prepare(config(made.split_binary(tmp_path / "raw", {"train": made.rows(200), "test": test}), tmp_path))
-    pipeline = RowTransforms.load(prepared.folder)
-    given_rows = [{n: v[i] for n, v in test.items()} for i in range(100)]
-    assert pipeline.frame(given_rows).equals(frames(prepared)["test"].drop(LABEL))
-    with pytest.raises(UserError, match=r"column c_small: .*100.* is not a whole number"):
-        pipeline({**given_rows[0], "c_small": 100})
-    with pytest.raises(UserError, match="column c_small: None is missing"):
-        pipeline({n: v for n, v in given_rows[0].items() if n != "c_small"})
-
-
 def test_a_validation_mapping(tmp_path: Path) -> None:
     of = {"train": made.rows(200), "test": made.rows(100, 1), "validation": made.rows(50, 2)}
     done = frames(prepare(config(made.split_binary(tmp_path / "raw", of), tmp_path)))

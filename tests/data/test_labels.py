@@ -217,8 +217,6 @@ def test_missing_single_labels_are_called_missing(tmp_path: Path) -> None:
     assert str(reasons).endswith("""; data.where='"a b" IS NOT NULL' leaves them out""")
 
 
-# --- losses ----------------------------------------------------------------------------------------------
-
 KINDS = (
     BinaryLabel("click", known=0.8),
     NumberLabel("stars", mean=3.0, std=2.0, known=0.5),
@@ -299,9 +297,6 @@ def test_uncertainty_learns_the_scale_of_each_loss() -> None:
     assert losses.scales.tolist() == pytest.approx([math.log(2 * x) for x in alone], abs=0.01)
 
 
-# --- metrics ---------------------------------------------------------------------------------------------
-
-
 @FEW
 @given(st.integers(2, 60), st.integers(0, 10**6))
 def test_weighted_metrics_are_those_of_scikit_learn(rows: int, seed: int) -> None:
@@ -352,9 +347,6 @@ def test_metrics_of_every_kind_of_label() -> None:
     )
     assert found["colour/logloss"] == pytest.approx(log_loss(y[:, 2], p[:, 2:], sample_weight=w), rel=1e-5)
     assert found["rows"] == 199 and not [n for n in found if n.endswith("/rows")]
-
-
-# --- calibration -----------------------------------------------------------------------------------------
 
 
 def off_by(rows: int, seed: int = 0) -> tuple[Rows, Rows]:

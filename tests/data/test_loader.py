@@ -139,13 +139,6 @@ def test_rows_of_few_columns_are_shuffled_over_all_row_groups(tmp_path: Path) ->
     assert set((users // group).tolist()) == set(range(6))
 
 
-def test_features_are_read_in_the_specs_order_not_the_files(tmp_path: Path) -> None:
-    frame = table(50)
-    spec = FeatureSpec(DENSE[::-1], SINGLE[::-1])
-    [batch] = ParquetLoader(files(tmp_path, frame), spec, batch_size=64)
-    assert content([batch], spec) == expected(frame, spec)
-
-
 @pytest.mark.parametrize("kind", list(SPECS))
 def test_batch_of_a_frame_is_the_loaders(tmp_path: Path, kind: str) -> None:
     frame, spec = table(90), SPECS[kind]
@@ -401,14 +394,6 @@ def test_reading_ahead_changes_no_batch(tmp_path: Path, kind: str) -> None:
     assert all(same(a, b) for a, b in zip(list(ahead), alone[1][21:], strict=True))
     del ahead, loader
     assert none_is_left()
-
-
-def test_an_evaluation_cut_short_leaves_the_next_one_whole(tmp_path: Path) -> None:
-    loader = ParquetLoader(files(tmp_path, table(100)), SPECS["single"], batch_size=10)
-    for i, _ in enumerate(loader):
-        if i == 3:
-            break
-    assert epoch(loader) == epoch(loader) == list(range(100))
 
 
 def none_is_left() -> bool:

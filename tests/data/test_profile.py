@@ -1,9 +1,5 @@
 """A look at the data: its numbers against plain NumPy, its page against what data may hold."""
 
-import re
-import shutil
-import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -13,22 +9,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from data_configs import data_from
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from raw_rows import learn
 
-from recsys.cli import command_line
-from recsys.config.compose import compose, conf_dir
 from recsys.data.features import LABEL, ResolvedData
 from recsys.data.prepare.prepared import parsed_rows, prepare
 from recsys.data.profile import DataProfile, Profiler, page, profiler
 from recsys.data.profile.data_profile import drift, psi, wilson
 from recsys.data.profile.distributions import from_axis, histogram
 from recsys.data.profile.tallies import KEPT, Distinct, RowSample
-from recsys.preprocess import preprocess
 from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 
 NOWHERE = Path("/nowhere")
@@ -295,13 +286,6 @@ def test_any_values(given: list[Any], data: st.DataObject) -> None:
     assert ">nan<" not in html and '="nan"' not in html
 
 
-def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
-    given = OmegaConf.load(conf_dir() / "data" / f"{name}.yaml")
-    data = data_from(given)
-    data = replace(data, root=str(root), prepared=str(tmp_path))
-    return data
-
-
 def test_rows_are_those_that_are_prepared(tmp_path: Path) -> None:
     """The same splits as training's, by time and at random; nothing is left behind."""
     (tmp_path / "raw").mkdir()
@@ -317,76 +301,3 @@ def test_rows_are_those_that_are_prepared(tmp_path: Path) -> None:
         prepared = prepare(data)
         which = np.concatenate([w for _, w in parsed_rows(data)])
         assert np.bincount(which).tolist() == [prepared.rows(s) for s in ("train", "validation", "test")]
-
-
-@pytest.mark.parametrize(("name", "folder"), [("movielens_100k", "ml-100k"), ("criteo", "criteo_kaggle")])
-def test_real_data(name: str, folder: str, real_data: Callable[[str], Path], tmp_path: Path) -> None:
-    root = real_data(folder)
-    output = tmp_path / "a" / "look.html"
-    options = [f"data={name}", f"data.root={root}", f"data.prepared={tmp_path}", "report=true", f"output={output}"]
-    prepared = preprocess(compose("preprocess", options))
-    seen = Plain(output.read_text())
-    data = from_yaml(name, root, tmp_path)
-    assert seen.tags.count("details") >= len(data.dense) + len(data.sparse)
-    for feature in [*data.dense, *data.sparse]:
-        assert feature in seen.text
-    for split in ("train", "validation", "test"):
-        assert f"{prepared.rows(split):,}" in seen.text
-    for table, of in prepared.fitted.features.tables.items():
-        assert table in seen.text and f"{of[0].cardinality:,}" in seen.text
-    assert "population stability index" in seen.text
-    if name == "movielens_100k":
-        assert "Values per row" in seen.text and "Drama" in seen.text
-
-
-MISTAKES = [
-    (["data=avazu"], "data=avazu: set data.root=DIR"),
-    (["report=true", "output=a.pdf"], "output=a.pdf: must end in .html"),
-    (["output=a.html"], "output=a.html: is used only with report=true"),
-]
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
-def test_mistake(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    overrides: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.tsv").write_text("\t".join(["1", *["2"] * 13, *["a"] * 26]) + "\n")
-    root = [] if any(o.startswith(("data=", "data.root")) for o in overrides) else [f"data.root={tmp_path}"]
-    monkeypatch.setattr("sys.argv", ["recsys.preprocess", *root, *overrides])
-    assert command_line.status("preprocess", lambda cfg: preprocess(cfg) and None) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and message in lines[0]
-
-
-def test_in_a_browser(tmp_path: Path) -> None:
-    """Its script runs without a word on the console: it unfolds the feature that the address names, and sorts."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium is here")
-    frame = pl.DataFrame(
-        {"s": ["</script><b>"] * 3, "x": [1.0, None, 3e38], LABEL: pl.Series([0.0, 1, 0]).cast(pl.Float32)}
-    )
-    data = config(dense={"x": None}, sparse={"s": SparseConfig()})
-    clicks = "<script>const head = document.querySelector('.sortable th'); head.click()</script>"
-    (tmp_path / "a.html").write_text(write(look_at(data, frame, np.array([0, 0, 2], np.uint8))) + clicks)
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    try:
-        done = subprocess.run(
-            [browser, *options, f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path}/a.html#f-1"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip("chromium does not come up here")
-    assert "CONSOLE" not in done.stderr, done.stderr
-    assert re.search(r'<details class="feature" id="f-1" open="">', done.stdout)
-    assert re.search(r'<details class="feature" id="f-0">', done.stdout)
-    assert re.findall(r'<tr><td data-v="(\d)">', done.stdout) == ["1", "0"], "falling, by the column that was clicked"
-    assert 'class="down"' in done.stdout

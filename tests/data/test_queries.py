@@ -158,9 +158,6 @@ def test_queries_of_rows(events: list[Event], way: str, gap: int | None, draws: 
     assert done["item"].to_list() == [events[p][1] for p in done["place"]]  # features of a query: its first row's
 
 
-# --- prepared: candidates, batches ----------------------------------------------------------------------------------
-
-
 def write(folder: Path, events: list[Event], table: list[str] | None = None) -> Path:
     folder.mkdir(exist_ok=True)
     lines = [f"{u},{item},{t}" for u, item, t in events]
@@ -321,8 +318,6 @@ def test_a_history_that_would_be_too_long_is_told(monkeypatch: pytest.MonkeyPatc
             arrange(data, rows)
 
 
-# --- the table of items ---------------------------------------------------------------------------------------------
-
 TABLE = {
     "csv": "id,price,tags\ni0,1,x y\ni1,,y\ni2,9,\ncold,4,new x\n",
     "tsv": "id\tprice\ttags\ni0\t1\tx y\ni1\t\ty\ni2\t9\t\ncold\t4\tnew x\n",
@@ -401,18 +396,6 @@ def test_vectors_of_items(tmp_path: Path, vectors: str) -> None:
     assert (changed.folder == prepared.folder) == ("parquet" in vectors)
 
 
-def test_keys_are_values_whatever_their_type(tmp_path: Path) -> None:
-    """7.0 is 7, as in a raw column."""
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    pl.DataFrame({"id": [0.0, 1.0, 7.0], "price": [5, 6, 7]}).write_parquet(raw / "items.parquet")
-    events = [(f"u{u}", f"{(u + k) % 4}", k) for u in range(12) for k in range(5)]
-    more = "items: {file: items.parquet, key: id, dense: {price: {}}}"
-    text = FILES + sequences("leave_one_out", 3, "next", None, more)
-    prepared = prepare(config(text, root=str(write(raw, events)), prepared=str(tmp_path / "p")))
-    assert sorted(prepared.fitted.candidates) == ["0", "1", "2", "3", "7"]
-
-
 MUCH = "1 of 2 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: price is not a number (such as 'much', id 'i1')"
 BAD_TABLES = [
     ("id,price\ni0,1\ni0,2\n", "key: id", "data.items.file: items.csv has more than one row for id 'i0'"),
@@ -468,15 +451,6 @@ def test_a_row_without_an_item_is_set_aside(tmp_path: Path) -> None:
     assert pl.read_csv(f"{prepared.folder}.bad_rows.csv")["reason"].to_list() == ["item item is missing"]
 
 
-def test_items_that_are_all_rare(tmp_path: Path) -> None:
-    text = FILES + sequences("time", 3, "next", None).replace("item: {}", "item: {min_count: 999}")
-    data = config(text, root=str(write(tmp_path / "raw", many())), prepared=str(tmp_path / "p"))
-    with pytest.raises(
-        UserError, match=r"data\.sparse\.item\.min_count: no item is frequent enough in the training rows"
-    ):
-        prepare(data)
-
-
 def test_another_table_reads_no_raw_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw").mkdir()
     file = tmp_path / "raw" / "items.csv"
@@ -495,9 +469,6 @@ def test_another_table_reads_no_raw_file_again(tmp_path: Path, monkeypatch: pyte
     assert [p.fitted.candidates[-1] for p in (first, second)] == ["cold", "colder"]
     for split in SPLITS:  # the rows' own features are the same
         assert all(frames(p)[split]["item"].equals(frames(first)[split]["item"]) for p in (second, third, bare))
-
-
-# --- data.where -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

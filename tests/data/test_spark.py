@@ -1,14 +1,11 @@
 """Spark gives what polars gives: the same files, byte for byte, from the same YAML."""
 
-import importlib
 import os
-import re
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -28,14 +25,11 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.raw_format import RawFormat
 from recsys.preprocess import preprocess
 from recsys.schema.data_schema import DataConfig, EngineConfig, LabelConfig
-from recsys.store.aggregates import Aggregate
-from recsys.store.views import View
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
 from recsys.data.prepare import spark_engine
-from recsys.data.prepare.spark_engine import ItemRunner, Spark, borrowed_session, flatten_options, start_session
-from recsys.store.spark_join import join
+from recsys.data.prepare.spark_engine import Spark, flatten_options, start_session
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"spark.sql.shuffle.partitions": 3, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}
@@ -252,25 +246,6 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monk
 
 
 @pytest.mark.slow
-def test_stored_features_join_as_by_polars(tmp_path: Path) -> None:
-    """tests/store/test_spark_join.py has every function and kind of time."""
-    log = {"user": ["a", "b", "a", "a"], "at": [1, 2, 3, 5], "price": [1.0, 2.0, 4.0, 8.0]}
-    pl.DataFrame(log).write_parquet(tmp_path / "log.parquet")
-    rows = pl.DataFrame({"user": ["a", "c", "b", "a"], "ts": [3, 3, 2, 6]})
-    rows.write_parquet(tmp_path / "rows.parquet")
-    spent = (
-        Aggregate("n", "count", "*", 4.0, unitless=True),
-        Aggregate("last_price", "last", "price", 4.0, unitless=True),
-    )
-    view = View("log", (f"{tmp_path}/log.parquet",), "user", "at", ("price",), None, spent)
-    with borrowed_session(LOCAL) as session:
-        assert join(session, {"log": view}, tmp_path / "rows.parquet", "ts", tmp_path / "out") == 4
-    found = pl.concat(pl.read_parquet(f) for f in sorted((tmp_path / "out").iterdir()))
-    assert found.select("user", "ts", "price", "n", "last_price").rows() == view.join(rows, "ts").rows()
-    assert found["n"].to_list() == [1, 0, 0, 2]
-
-
-@pytest.mark.slow
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user calls it: relative folders, options of Spark's; what polars has prepared is found."""
     monkeypatch.chdir(tmp_path)
@@ -311,20 +286,3 @@ sys.exit(command_line.status("preprocess", lambda cfg: preprocess(cfg) and None)
         told = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert done.returncode == 2 and len(told) == 1, done.stderr
         assert told[0].startswith("error: engine=spark: Spark does not start"), told
-
-
-def test_executors_that_lack_something_say_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here_alone.py").write_text("def f(item, advance):\n    return item\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    function = importlib.import_module("here_alone").f
-    with pytest.raises(
-        UserError, match=r"executors lack recsys or a package it needs \(No module named 'here_alone'\)"
-    ):
-        list(Spark(LOCAL, tmp_path / "home").map(function, [1], lambda _: None))
-    told: list[Any] = []
-    kinds = {"does not see .*nowhere; put data.prepared": ("/nowhere/x", pl.__version__)}
-    kinds["has polars .*, the driver 0.1"] = (str(tmp_path), "0.1")
-    for message, (results, version) in kinds.items():
-        outcomes = SimpleNamespace(add=told.extend)
-        ItemRunner(SimpleNamespace(value=function), outcomes, results, "/no folder", version)([(0, 1)])
-        assert re.search(message, told[-1][2].error)

@@ -153,14 +153,6 @@ def test_lists_of_a_parquet_file(kind: Any) -> None:
     assert learnt.apply(frame)["m"].to_list() == [[1, 2], [], [], [1, 3]]  # a null element is none
 
 
-def test_an_empty_vocabulary_gives_zeros() -> None:
-    data = config(sparse={"s": SparseConfig(min_count=9), "m": SparseConfig(min_count=9, split=" ")})
-    learnt, frame = fitted(data, block(s=["a", None], m=["a b", None]))
-    done = learnt.apply(frame)
-    assert done["s"].to_list() == [0, 0] and done["m"].to_list() == [[0, 0], []]
-    assert done.schema["m"] == pl.List(pl.Int32) and done.schema["s"] == pl.Int32
-
-
 def test_shared_tables() -> None:
     sparse = {
         "p": SparseConfig(table="t", min_count=2),

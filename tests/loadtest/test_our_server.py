@@ -96,20 +96,6 @@ def test_tls(folder: Path, certificate: tuple[Path, Path], protocol: str) -> Non
             assert "\n" not in str(e.value)
 
 
-def test_mistakes_in_tls(folder: Path, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    (tmp_path / "other.pem").write_text("no certificate")
-    with serving(folder) as served:
-        for target, name, message in (
-            (f"https://{served.http}", "none.pem", "no such file"),
-            (f"https://{served.http}", "other.pem", "cannot be read as certificates"),
-            (served.http, "other.pem", "needs an encrypted target"),
-        ):
-            with pytest.raises(UserError, match=f"^tls_ca=.*{name}: {message}"):
-                prepare(config(served, folder, "http", target=target, tls_ca=str(tmp_path / name)))
-        with pytest.raises(UserError, match=r"does not speak TLS \(WRONG_VERSION_NUMBER\)"):
-            prepare(config(served, folder, "http", target=f"https://{served.http}"))
-
-
 HISTORIES = [[{"item": "item1"}, {"item": "item2"}], [{"item": "item7"}], []]
 
 

@@ -173,27 +173,6 @@ def test_files_of_rows(tmp_path: Path) -> None:
     assert read_rows(tmp_path) == [*rows, rows[0]]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("r.csv", None, "no such file"),
-        ("r.csv", "a,b\n", "is empty"),
-        ("r.jsonl", "{", "cannot be read ("),
-        ("r.jsonl", "3\n", "cannot be read (row 1 is not an object of columns and values)"),
-        ("r.parquet", "nonsense", "cannot be read ("),
-        ("r.txt", "a", "must end in .csv"),
-        ("examples.json", "[]", 'cannot be read (it has no list "rows")'),
-        ("", None, "has no examples.json"),
-    ],
-)
-def test_wrong_files(tmp_path: Path, name: str, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / name).write_text(content)
-    with pytest.raises(UserError) as caught:
-        read_rows(tmp_path / name)
-    assert str(caught.value).startswith(f"rows={tmp_path / name}: {message}") and "\n" not in str(caught.value)
-
-
 def test_targets() -> None:
     assert parse_target("http://h:9", "http") == parse_target("h:9", "http") == Endpoint("h", 9)
     assert parse_target("https://h", "http") == Endpoint("h", 443, tls=True)

@@ -236,18 +236,6 @@ def test_a_canary_passes_once_also_after_a_restart(models: Path, capfd: pytest.C
     assert "raceback" not in capfd.readouterr().err
 
 
-def test_a_report_that_cannot_be_read_ends_nothing(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    hub = Hub(models)
-    for line in (b"{", b"[]", b'{"answers": [[1]]}', b'{"answers": [["nix", "1", "canary", "r", 1, 0.1, true, null]]}'):
-        hub.hub.take(line)
-    hub.hub.poll()
-    assert capfd.readouterr().err.count("traceback") == 3
-    for _ in range(30):
-        hub.answer(True, failed=True)
-        hub.answer(False)
-    assert len(history(models)) == 1
-
-
 def test_guard_false_compares_nothing(models: Path) -> None:
     choose(models, canary=CANARY | {"guard": False})
     assert Repository(models).choice("ctr").guard is None
@@ -256,24 +244,6 @@ def test_guard_false_compares_nothing(models: Path) -> None:
         hub.answer(True, failed=True)
         hub.answer(False)
     assert history(models) == []
-
-
-def test_a_folder_that_cannot_be_written_is_said_once(
-    models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def read_only(*_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    hub = Hub(models)
-    with monkeypatch.context() as patch:
-        patch.setattr("recsys.files.model_folder.write_json", read_only)
-        for _ in range(30):
-            hub.answer(True, failed=True)
-            hub.answer(False)
-        [line] = capfd.readouterr().err.splitlines()
-        assert "serving.json: cannot be written (Read-only file system)" in line and history(models) == []
-    hub.hub.poll()  # tried again
-    assert [e["event"] for e in history(models)] == ["rolled_back"]
 
 
 def test_a_canary_with_fewer_clicks_is_rolled_back(models: Path) -> None:

@@ -169,18 +169,6 @@ def test_pages(served: Served) -> None:
     assert requests.head(served.url).text == ""
 
 
-def test_columns_that_the_model_does_not_read_are_logged_once(
-    served: Served, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for _ in range(3):
-        assert post(served, "/models/ctr/predict", {"rows": [{"a": 1, "bb": "b7", "user": 3}]}).status_code == 200
-    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"unread column"' in line]
-    assert [x["message"] for x in lines] == [
-        "the model does not read column bb; did you mean b?",
-        "the model does not read column user; valid: b",
-    ]
-
-
 def test_the_names_of_models(tmp_path: Path) -> None:
     """The folder of one model has two names; KServe's list has the one in the manifest."""
     fake_models.write_model(tmp_path / "art", "ctr")

@@ -22,7 +22,6 @@ import pytest
 import requests
 import tritonclient.grpc as triton
 import uvloop
-from forks import run_forked
 from served import ENVIRONMENT, Command, command, free_port, serving, until
 
 from recsys.base.errors import UserError
@@ -231,23 +230,6 @@ def test_the_worker_imports_no_part_of_training() -> None:
     code = f"import sys, recsys.server.server_worker; sys.exit(str([m for m in {heavy} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.stderr.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "error: no model given; usage: python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]"),
-        (("nix", "workers=0"), "error: workers=0: must be at least 1"),
-        (("a", "b"), "error: b: one folder is served; put several models into one folder, NAME/VERSION"),
-        (("model=damaged", "workers=2"), "the model is damaged; export it again"),
-    ],
-)
-def test_mistakes_of_the_command(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    fake_models.write_model(tmp_path / "damaged", broken=True)
-    more = ("loader=fake_models:load", "port=0", "grpc_port=0") if "model=damaged" in arguments else ()
-    done = run_forked("recsys.serve", *arguments, *more, cwd=tmp_path, env=ENVIRONMENT)
-    assert done.returncode == 2 and message in done.stderr, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

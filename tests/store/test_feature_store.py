@@ -255,24 +255,6 @@ def test_ages_that_a_definition_may_have_work_everywhere(age: str | None, log: P
                     use()
 
 
-def test_mistakes_of_the_command(log: Path, tmp_path: Path) -> None:
-    def says(*arguments: str) -> str:
-        done = run_forked("recsys.feature_store", *arguments, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
-        return done.stderr
-
-    (tmp_path / "f.yaml").write_text(f"users: {{files: {log}, key: user, time: at, columns: [age]}}\n")
-    assert says("get", "definition=f.yaml", "keys=[]").startswith("error: keys: is missing")
-    assert says("get", "keys=u1").startswith("error: definition: is missing")
-    assert says("materialize", "definition=f.yaml").startswith("error: action=materialize: ")
-    (tmp_path / "out.parquet").write_text("mine")
-    pl.DataFrame({"user": ["u1"], "ts": [day(2)]}).write_parquet(tmp_path / "rows.parquet")
-    join = ["join", "definition=f.yaml", "input=rows.parquet", "time=ts"]
-    assert says(*join, "output=out.parquet").startswith("error: output=out.parquet: already exists")
-    assert "is one of the inputs" in says(*join, "output=rows.parquet")
-    assert (tmp_path / "out.parquet").read_text() == "mine" and not (tmp_path / "features.db").exists()
-
-
 @pytest.mark.parametrize(
     ("use", "message"),
     [

@@ -341,21 +341,3 @@ def test_mistake(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     [said] = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ") and re.search(message, said), said
     assert not Path("s").exists()
-
-
-def test_mistakes_of_the_tools(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("empty").mkdir()
-    assert sweep("model.dim=13") == 2
-    capsys.readouterr()
-    for arguments, key in (
-        ("status nowhere", "nowhere: no such folder"),
-        ("best empty", "empty: not a sweep"),
-        ("stauts empty", "stauts: no such action; did you mean status"),
-        ("status", "expected an action and a folder"),
-        ("best s", "s: no trial has finished"),
-        ("resume s sweep.seed=3", "sweep.seed=3: cannot be changed"),
-    ):
-        assert sweeps(monkeypatch, *arguments.split()) == 2
-        assert capsys.readouterr().err.startswith(f"error: {key}")
-    assert sweep("model.dim=13") == 2
-    assert "run_dir=s: already has a sweep" in capsys.readouterr().err
