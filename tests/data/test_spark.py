@@ -245,7 +245,6 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monk
     assert read == {f: f.stat().st_mtime_ns for f in (tmp_path / "spark").rglob("chunk.json")}
 
 
-@pytest.mark.slow
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user calls it: relative folders, options of Spark's; what polars has prepared is found."""
     monkeypatch.chdir(tmp_path)

@@ -32,7 +32,7 @@ def test_feedback_becomes_labels_of_the_log(tmp_path: Path) -> None:
     """Two workers: feedback goes to either, some of it twice, some for nothing that was answered."""
     fake_models.write_model(tmp_path / "ctr")
     folders = (f"sample_dir={tmp_path}/log", f"feedback={tmp_path}/feedback")
-    more = ("sample=1", "feedback_wait_s=10", "workers=2", "grpc_port=null")
+    more = ("sample=1", "feedback_wait_s=5", "workers=2", "grpc_port=null")
     with command(tmp_path / "ctr", tmp_path / "out", *folders, *more) as server:
         for n in range(40):
             body = {"rows": [{"a": n}, {"a": -n}]}

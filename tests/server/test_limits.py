@@ -223,7 +223,7 @@ def test_the_soft_limit_of_open_files_is_raised() -> None:
 
 
 def test_a_full_queue(tmp_path: Path) -> None:
-    model = fake_models.write_model(tmp_path / "ctr", seconds=0.7)
+    model = fake_models.write_model(tmp_path / "ctr", seconds=0.3)
     with serving(model, queue=2, max_batch=1) as served:
         batcher = served.core.registry.get("ctr").versions["current"].batcher
         found: list[requests.Response] = []
