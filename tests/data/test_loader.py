@@ -221,43 +221,27 @@ def test_steps_of_eight_processes_have_equal_numbers_of_ids(tmp_path: Path) -> N
 
 @settings(max_examples=examples(80), deadline=None)
 @given(
-    rows=st.integers(1, 200),
-    batch_size=st.integers(1, 40),
-    world=st.integers(1, 4),
-    buffer=st.integers(1, 300),
-    group=st.integers(1, 90),
-    n_files=st.integers(1, 3),
-    shuffle=st.booleans(),
-    training=st.booleans(),
-    kind=st.sampled_from(["single", "multi", "bags"]),
+    st.tuples(st.integers(1, 200), st.integers(1, 90), st.integers(1, 3)),
+    st.tuples(st.integers(1, 40), st.integers(1, 300), st.integers(1, 4)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["single", "multi", "bags"]),
 )
 def test_ranks_share_the_rows_in_equal_steps(
     tmp_path_factory: pytest.TempPathFactory,
-    rows: int,
-    batch_size: int,
-    world: int,
-    buffer: int,
-    group: int,
-    n_files: int,
+    written: tuple[int, int, int],
+    read: tuple[int, int, int],
     shuffle: bool,
     training: bool,
     kind: str,
 ) -> None:
+    (rows, group, n_files), (batch_size, buffer, world) = written, read
     frame, spec = table(rows), SPECS[kind]
     paths = files(tmp_path_factory.mktemp("ranks"), frame, group=group, files=n_files)
+    how = {"batch_size": batch_size, "training": training, "shuffle": shuffle, "buffer_rows": buffer}
 
     def of(rank: int) -> ParquetLoader:
-        return ParquetLoader(
-            paths,
-            spec,
-            batch_size=batch_size,
-            training=training,
-            shuffle=shuffle,
-            seed=1,
-            buffer_rows=buffer,
-            rank=rank,
-            world_size=world,
-        )
+        return ParquetLoader(paths, spec, **how, seed=1, rank=rank, world_size=world)
 
     if training and rows < world:
         with pytest.raises(UserError, match="too few"):

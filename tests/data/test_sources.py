@@ -59,50 +59,12 @@ def error(folder: Path, content: bytes, name: str = "f.csv", **source: Any) -> s
     return message
 
 
-TWO = [("1", "2", 2), ("0", "3", 3)]
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b"y,a\n1,2\n0,3\n", TWO),
-        (b"y,a\n1,2\n0,3", TWO),
-        (b"y,a\r\n1,2\r\n0,3\r\n", TWO),
-        (b"\xef\xbb\xbfy,a\n1,2\n0,3\n", TWO),
-        (b'\xef\xbb\xbf"y","a"\n1,2\n0,3\n', TWO),
-        (b"y,a\n1,2\n", [("1", "2", 2)]),
-        (b"y,a\n1,2", [("1", "2", 2)]),
-        (b'y,a\n1,"2,5"\n0,"p ""q"""\n', [("1", "2,5", 2), ("0", 'p "q"', 3)]),
-        (b"y,a\n1,\n", [("1", None, 2)]),
-        ("y,a\n1,käse\n0,日本\n".encode(), [("1", "käse", 2), ("0", "日本", 3)]),
-    ],
-)
-@pytest.mark.parametrize("block_bytes", [8, 1 << 20])
-def test_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: Any, block_bytes: int) -> None:
-    monkeypatch.setattr(text, "BLOCK_BYTES", max(block_bytes, max(map(len, content.split(b"\n"))) + 2))
-    frame, bad = read(tmp_path, content)
-    assert rows(frame) == expected and not bad
-
-
 def test_csv_without_header_tab_gzip(tmp_path: Path) -> None:
     for content in (b"1\t2\n0\t3\n", b"\xef\xbb\xbf1\t2\r\n0\t3"):
         frame, bad = read(
             tmp_path, gzip.compress(content), "f.tsv.gz", header=False, columns=["y", "a"], separator="\t", quote=None
         )
         assert rows(frame) == [("1", "2", 1), ("0", "3", 2)] and not bad
-
-
-@pytest.mark.parametrize("content", [b"y,a\n", b"y,a"])
-def test_a_header_alone_is_no_rows(tmp_path: Path, content: bytes) -> None:
-    frame, bad = read(tmp_path, content)
-    assert frame.height == 0 and not bad
-
-
-def test_empty_lines_are_no_rows(tmp_path: Path) -> None:
-    for newline in (b"\n", b"\r\n"):
-        frame, bad = read(tmp_path, newline.join([b"", b"y,a", b"1,2", b"  ", b"0,3", b"", b"1", b"", b""]))
-        assert rows(frame) == [("1", "2", 3), ("0", "3", 5)]
-        assert [(b.line, b.reason) for b in bad] == [(7, "1 fields, not 2")]
 
 
 @pytest.mark.parametrize("block_bytes", [16, 40, 100, 1 << 20])
@@ -124,23 +86,6 @@ def test_wrong_widths_come_with_their_line(
     assert {n: f"{y},{a}" for y, a, n in rows(frame)} == {
         i: t for i, t in enumerate(lines, 1) if i not in wrong and t != "y,a"
     }
-
-
-@pytest.mark.parametrize("block_bytes", [24, 1 << 20])
-def test_bytes_that_are_not_utf8_set_their_row_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
-    monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
-    frame, bad = read(tmp_path, "y,a\n1,é\n".encode() + b"0,\xff\xfe\n1,3\n1,\xe9,4\n" + "0,ü\n".encode() * 9)
-    assert rows(frame) == [("1", "é", 2), ("1", "3", 4), *[("0", "ü", i) for i in range(6, 15)]]
-    assert [(b.line, b.reason) for b in bad] == [(3, "not UTF-8 text"), (5, "3 fields, not 2")]
-
-
-def test_a_quote_left_open_swallows_no_rows_silently(tmp_path: Path) -> None:
-    frame, bad = read(tmp_path, b'y,a\n1,2\n0,"x\n1,3\n0,y"\n1\n1,4\n')
-    assert rows(frame) == [("1", "2", 2), ("1", "3", 4), ("1", "4", 7)]
-    assert [(b.line, b.reason) for b in bad[:2]] == [(3, "a quote is not closed"), (5, "a quote is not closed")]
-    assert [b.text for b in bad] == ['0,"x', '0,y"', "1"] and bad[2].reason == "1 fields, not 2"
 
 
 def test_a_stray_quote_costs_its_own_line_alone(tmp_path: Path) -> None:
