@@ -11,19 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from small_csv import Commands, write_mine
+from small_csv import Commands
 
 from recsys.base import console, metrics_page
 from recsys.base.errors import UserError
 
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32"]
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
 
 
 def free_port() -> int:

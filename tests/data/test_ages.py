@@ -12,6 +12,7 @@ from entries import assert_same, moved
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_rows import frames
 
 from recsys.data.features import GROUP, ORDER, PLACE, ResolvedData
 from recsys.data.features.batch_tensors import BatchTensors
@@ -21,7 +22,6 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.online.raw_rows import RawRows
 
-SPLITS = ("train", "validation", "test")
 LAST, BUCKETS = 4, 5
 Event = tuple[str, int, float | None]  # user, order, time
 
@@ -132,10 +132,6 @@ def prepared_log(rows: pl.DataFrame, folder: Path) -> Prepared:
     for i in range(3):  # in the order of rows
         rows[i * len(rows) // 3 : (i + 1) * len(rows) // 3].write_csv(folder / "raw" / f"{i}.csv")
     return prepare(config(YAML, root=str(folder / "raw"), prepared=str(folder / "prepared")))
-
-
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
 
 
 def test_buckets_are_quantiles_of_the_training_rows(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from data_configs import data_from
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_rows import frames
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT
@@ -19,7 +20,7 @@ from recsys.data.features.group_features import arrange
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import passes, shuffle
 from recsys.data.prepare.check_data import check_data
-from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.prepare.prepared import prepare
 from recsys.data.raw.raw_format import RawFormat
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
@@ -177,10 +178,6 @@ SEQUENCES = """
     dense: {hour: {column: t, cyclic: [hour]}}
     sparse: {user: {per: group}, item: {}, pause: {column: t, difference: 1, quantiles: 4}}
 """
-
-
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
 
 
 def test_however_rows_are_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,14 @@ from feature_specs import CARDINALITIES, NUMBERS, Rows
 from forks import run_forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_rows import frames
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features import LABEL, ResolvedData
 from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.export_nvidia import export
-from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import fixed_width, text
 from recsys.data.raw.nvidia_spec import expand_spec
 from recsys.data.raw.raw_format import RawFormat
@@ -38,10 +39,6 @@ def config(spec: Path, home: Path, *more: str, data: str = "nvidia_feature_spec"
     found = data_config(compose("preprocess", [f"data={data}", where, f"data.prepared={home / 'prepared'}", *more]))
     check_data(found)
     return found
-
-
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
 
 
 def assert_rows(frame: pl.DataFrame, of: Rows) -> None:

@@ -13,6 +13,7 @@ import pytest
 from data_configs import data_from
 from forks import warm_python
 from omegaconf import OmegaConf
+from raw_rows import frames
 
 from recsys.base.errors import UserError
 from recsys.data.features import LABEL, ResolvedData
@@ -55,10 +56,6 @@ def config(tmp_path: Path, **more: Any) -> DataConfig:
         "sparse": {"s": SparseConfig()},
     }
     return ResolvedData(**(defaults | more))
-
-
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
 
 
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_rows import of_yaml
+from raw_rows import frames, of_yaml
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS, group_features
@@ -170,10 +170,6 @@ def write(folder: Path, events: list[Event], table: list[str] | None = None) -> 
 
 ITEMS = r'items: {feature: item, file: items.tsv, key: id, separator: "\t", dense: {price: {}}, sparse: {tags: {split: " "}}}'
 FILES = 'source: {files: ["f.csv"]}\nlabel: {column: null}\n'
-
-
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
 
 
 def many(users: int = 40, seed: int = 0) -> list[Event]:

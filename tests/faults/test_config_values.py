@@ -19,13 +19,6 @@ from recsys.schema import command_schemas, data_schema, run_schema
 DATA = ["data=mine", "data.root=raw"]
 
 
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
-
-
 OUT_OF_RANGE = """
 trainer.batch_size=-4 trainer.timeout_minutes=nan optim.sparse.lr=inf optim.sparse.lr=1e60 optim.sparse.beta1=1
 optim.dense.lr=nan optim.dense.lr=1e39 model.init_std=nan model.dim=0 model.dim=1000000000 model.top_mlp=[64,-2]

@@ -19,13 +19,6 @@ SEQUENCES = ["data=sample_sequences", "data.sample.rows=3000", "trainer.threads=
 ADVICE = r"last good checkpoint: none yet; try a lower optim\.sparse\.lr or optim\.dense\.lr$"
 
 
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
-
-
 def nothing_is_left(run: Path) -> bool:
     return not (run / "metrics.json").exists() and not [*(run / "checkpoints").iterdir()]
 

@@ -21,13 +21,6 @@ MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=3
 FULL = "No space left on device; free space there, then run the same command again"
 
 
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
-
-
 def test_what_commands_write_is_not_raw_data(commands: Commands) -> None:
     everything = ["data=mine", "data.root=.", "data.source.files=['**/*.csv']", "trainer.threads=1"]
     train = [*everything, "trainer.batch_size=32", "data.prepared=elsewhere/p"]

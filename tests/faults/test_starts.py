@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_csv import Commands, write_mine
+from small_csv import Commands
 
 from recsys.base.secrets import MASK
 from recsys.files import starts
@@ -15,13 +15,6 @@ from recsys.files.run_files import STARTS
 
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32", "run_dir=runs/a"]
 GIT = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a"}
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
 
 
 def entries(run: str) -> list[dict[str, Any]]:
