@@ -1,6 +1,5 @@
 """The loader: every row once, the same rows as polars reads, in equal steps, resumable at any batch."""
 
-import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -40,10 +39,13 @@ SPECS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_loader_of_other_tests() -> None:
-    """Free the loaders of trainers, which are in reference cycles: the tests below look for threads of loaders."""
-    gc.collect()
+OTHERS: set[threading.Thread] = set()  # of loaders of other tests in this process
+
+
+@pytest.fixture(autouse=True)
+def threads_of_other_tests() -> None:
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
 
 
 def table(rows: int) -> pl.DataFrame:
@@ -381,9 +383,9 @@ def test_reading_ahead_changes_no_batch(tmp_path: Path, kind: str) -> None:
 
 
 def none_is_left() -> bool:
-    """Whether the threads of loaders end, some of which may have just been deleted."""
+    """Whether the threads of this test's loaders end, some of which may have just been deleted."""
     stop = time.monotonic() + 5
-    while any("loader" in t.name for t in threading.enumerate()):
+    while any("loader" in t.name for t in {*threading.enumerate()} - OTHERS):
         if time.monotonic() > stop:
             return False
         time.sleep(0.01)
