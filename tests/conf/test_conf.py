@@ -54,7 +54,7 @@ ALIKE = re.compile(  # and those of data, which tests/data/test_every_config.py 
 )
 
 
-@pytest.mark.few(110)
+@pytest.mark.few(80)
 @pytest.mark.parametrize(
     "path", [pytest.param(p, marks=pytest.mark.slow if ALIKE.match(n) else [], id=n) for n, p in NAMED.items()]
 )
