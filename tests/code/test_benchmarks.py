@@ -58,19 +58,3 @@ def test_smoke_fails_below_the_recorded_spread(results: Path) -> None:
     assert bench.check_smoke(fast, fast) == [] and bench.check_smoke(slow, fast) == []
     [line] = bench.check_smoke(fast, slow)
     assert line == "loader: ours : bound is 3.33 (3.33 - 3.33) by CPU seconds, recorded 4.00 (4.00 - 4.00)"
-
-
-def test_the_page_shows_all_results(results: Path, tmp_path: Path) -> None:
-    measured("loader", 0.5)
-    measured("train", 0.5)  # no topic: a file of an earlier version
-    (tmp_path / "page.html").write_text(bench.page(list(bench.TOPICS)))
-    page = (tmp_path / "page.html").read_text()
-    assert "a &lt;topic&gt;" in page and "ours : bound" in page and "4.00 (2.00 - 6.00)" in page and "met" in page
-    assert page.count("<h2") == 1
-
-
-def test_each_topic_has_its_script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all((BENCHMARKS / f"{topic.script}.py").is_file() for topic in bench.TOPICS.values())
-    monkeypatch.setattr(sys, "argv", ["bench.py", "lodaer"])
-    assert bench.main() == 2
-    assert capsys.readouterr().err.startswith("lodaer: must be one of dlrm, ")

@@ -1,4 +1,4 @@
-"""Figures of recsys/ that may fall and not rise: `python tests/code/test_figures.py` prints them.
+"""Figures of recsys/ and tests/ that may fall and not rise: `python tests/code/test_figures.py` prints them.
 
 A change that lowers a figure lowers its ceiling here.
 """
@@ -7,7 +7,8 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2] / "recsys"
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
     "lines": (84_190, 74_000),
     "files": (541, 420),
@@ -17,7 +18,8 @@ CEILINGS = {  # figure -> (ceiling, goal)
     "comparisons of the name of an encoding, a format or a kind": (15, 15),
     "functions that take a DictConfig": (20, 30),
     "class names that occur twice": (4, 5),
-    "annotations that are Any": (275, 350),
+    "annotations that are Any": (274, 350),
+    "lines of tests": (56_257, 47_000),
 }
 KINDS = ("encode", "format", "kind")  # attributes and variables that hold the name of a kind
 
@@ -65,6 +67,7 @@ def figures() -> dict[str, int]:
         "functions that take a DictConfig": sum(named(a.annotation) == "DictConfig" for a in given),
         "class names that occur twice": sum(n > 1 for n in Counter(c.name for c in classes).values()),
         "annotations that are Any": sum(named(a) == "Any" for a in annotations),
+        "lines of tests": sum(p.read_text(encoding="utf-8").count("\n") for p in TESTS.rglob("*.py")),
     }
 
 

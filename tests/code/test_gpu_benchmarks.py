@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu")]
@@ -19,23 +17,13 @@ sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu")]
 import contestants  # noqa: E402
 from steady import Sample  # noqa: E402
 
-TOPICS = [
-    *("dlrm", "dcnv2", "sasrec_ml1m", "sasrec_200", "sasrec_1024", "hstu_200", "hstu_1024"),
-    *("host_memory", "from_files"),
-]
+TOPICS = "dlrm dcnv2 sasrec_ml1m sasrec_200 sasrec_1024 hstu_200 hstu_1024 host_memory from_files".split()
 MOST = "recsys,loop,memory,cached,HBM,float32"  # of each topic, whatever needs no GPU
 
 
 def run(command: list[str], out: Path, **more: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OUT": str(out), "PYTHONPATH": f"{ROOT / 'benchmarks'}:{ROOT}", **more}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_a_script_says_what_to_type(tmp_path: Path) -> None:
-    done = run([sys.executable, "benchmarks/gpu/host_memory.py"], tmp_path)
-    assert done.returncode == 2 and "there is no GPU; use --device cpu --small" in done.stderr
 
 
 @pytest.mark.slow
@@ -91,53 +79,3 @@ def test_a_contestant_that_does_not_fit_the_time_is_skipped(
     assert found["first"]["problem"] == "further rounds skipped: no time"
     assert found["second"]["problem"] == "skipped: no time" and found["second"]["rates"] == []
     assert "second                             skipped: no time" in capsys.readouterr().out
-
-
-def test_a_file_says_what_it_depends_on(tmp_path: Path, given: contestants.Arguments) -> None:
-    measured(tmp_path, {"first": lambda: Sample(1, 1, 1)}, given)
-    found = json.loads((tmp_path / "topic.json").read_text())
-    assert found["versions"]["torch"] == torch.__version__.split("+")[0] and len(found["date"]) == 10
-    assert {"gpu", "commit", "cores", "note"} <= found.keys()
-
-
-def test_hit_rates_count_in_every_table_of_a_sharded_model() -> None:
-    """TorchRec's lookups are in lists, which modules() does not enter: the counts of 2026-11-26 were empty."""
-    import host_memory
-    from in_memory import NOTHING, draw_batches, features_of, fitted_for, trained
-
-    arguments = contestants.Arguments("cpu", True, 1, (), 0.0)
-    layers = ["model.dim=8", "model.bottom_mlp=[8]", "model.top_mlp=[8]"]
-    cfg = arguments.config("model=dlrm", "data=criteo", *layers, "trainer.batch_size=8", "trainer.threads=1", *NOTHING)
-    features = features_of(cfg, 50)
-    batches = draw_batches(features, dict.fromkeys((f.name for f in features.sparse), 1), 8, 2)
-    tables: list[nn.Module] = []
-    trained(cfg, fitted_for(features), batches, 1, begin=lambda module: tables.extend(host_memory.tables_of(module)))
-    assert sum(len(m.embedding_specs) for m in tables) == len(features.sparse)  # type: ignore[arg-type]
-
-    class Cache(nn.Module):
-        """A table with a cache, as FBGEMM's modules have it: 3 of 4 distinct rows are in it."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.lxu_cache_weights, self.current_device = torch.zeros(2, 2), torch.device("cpu")
-            self.gather_uvm_cache_stats = False
-
-        def step(self) -> None:
-            if self.gather_uvm_cache_stats:
-                self.uvm_cache_stats = self.uvm_cache_stats + torch.tensor([1, 8, 4, 1, 0, 0])
-
-        def get_uvm_cache_stats(self) -> torch.Tensor:
-            return self.uvm_cache_stats
-
-    cache, hits = Cache(), host_memory.HitRates()
-    host_memory.SplitTableBatchedEmbeddingBagsCodegen, real = Cache, host_memory.SplitTableBatchedEmbeddingBagsCodegen  # type: ignore[misc,assignment]
-    try:
-        owner = nn.Module()
-        owner._lookups = [nn.Sequential(cache)]  # type: ignore[assignment]
-        hits.begin(owner)
-    finally:
-        host_memory.SplitTableBatchedEmbeddingBagsCodegen = real  # type: ignore[misc]
-    cache.step()
-    cache.step()
-    assert hits.read() == {"hit rate": 0.75}
-    assert host_memory.HitRates().read() == {}

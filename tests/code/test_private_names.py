@@ -4,8 +4,6 @@ Each use says why in a comment that begins with "private:".
 """
 
 import ast
-import atexit
-import inspect
 from pathlib import Path
 
 import pytest
@@ -58,44 +56,6 @@ def test_only_these_are_used() -> None:
                 used.setdefault(n.attr, set()).add(file)
     assert used.keys() <= USED.keys()
     assert {name: files - USED[name] for name, files in used.items() if files - USED[name]} == {}
-
-
-def test_the_planner() -> None:
-    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-
-    planner = EmbeddingShardingPlanner(topology=Topology(world_size=2, compute_device="cpu"))
-    assert planner._best_plan is None and callable(planner._enumerator.enumerate)
-    assert hasattr(planner._storage_reservation, "reserve")
-    assert "last_reserved_topology" in dir(planner._storage_reservation)
-
-
-def test_the_dense_kernel() -> None:
-    from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbedding
-
-    source = inspect.getsource(BatchedDenseEmbedding) + inspect.getsource(BatchedDenseEmbedding.__mro__[1])
-    assert all(f"self.{name}" in source for name in ("_local_rows", "_local_cols", "_feature_table_map"))
-
-
-def test_sharded_tensors() -> None:
-    from torch.distributed._shard.metadata import ShardMetadata
-    from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
-    from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
-
-    assert all(map(inspect.isclass, (Shard, ShardMetadata, ShardedTensorMetadata, TensorProperties)))
-    assert callable(ShardedTensor._init_from_local_shards_and_global_metadata)
-
-
-def test_trackers_and_launchers() -> None:
-    import submitit
-    import wandb_workspaces.workspaces as ws
-    from optuna.trial import FrozenTrial
-    from wandb.sdk.wandb_run import Run
-
-    assert {"is_user_created", "use_after_commit"} <= set(inspect.signature(Run._log_artifact).parameters)
-    assert callable(ws.Workspace._to_model) and callable(atexit._run_exitfuncs)
-    assert "trial_id" in inspect.signature(FrozenTrial).parameters
-    for executor in (submitit.AutoExecutor, submitit.SlurmExecutor):
-        assert "timeout_min" in executor._valid_parameters() or "time" in executor._valid_parameters()
 
 
 @pytest.mark.parametrize("file", sorted({f for files in USED.values() for f in files}))

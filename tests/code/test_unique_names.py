@@ -11,7 +11,7 @@ CLASSES = {
     "Items",  # sources of pipelines are named by users; and the vectors of items, by models of users
     "Column",  # of raw files, and of a table of a page
     "Popularity",  # a model, and what losses draw negatives by
-}  # fmt: skip
+}
 
 
 def test_files() -> None:

@@ -146,11 +146,10 @@ def test_frames_of_pandas(shop: recsys.TrainedRun) -> None:
         "category": {"visits": frame.visits.astype("category"), "member": frame.member.astype("category")},
         "floats": {"visits": frame.visits.astype(float)},
         "text": {"visits": frame.visits.astype(str), "member": text},
-        "mixed": {"visits": [str(v) if i % 2 else float(v) for i, v in enumerate(frame.visits)],
-                  "member": [t if i % 2 else t == "True" for i, t in enumerate(text)]},
+        "mixed": {"visits": [str(v) if i % 2 else float(v) for i, v in enumerate(frame.visits)]},
         "zone": {"seen": frame.seen.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")},
         "arrow": {n: frame[n].convert_dtypes(dtype_backend="pyarrow") for n in frame},
-    }.items():  # fmt: skip
+    }.items():
         assert shop.predict(frame.assign(**columns)).tolist() == expected, kind
     several = frame.set_index([frame.index, frame.index + 1])
     assert shop.predict(several).index.nlevels == 2
@@ -160,20 +159,3 @@ def test_frames_of_pandas(shop: recsys.TrainedRun) -> None:
         shop.predict(twice)
     with pytest.raises(recsys.UserError, match=r"^the data frame: column visits holds Struct"):
         shop.predict(frame.assign(visits=[{"a": 1}] * len(frame)))
-
-
-def test_unknown_values_are_said(shop: recsys.TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
-    run = recsys.load(shop.path)
-    nines = SHOP.with_columns(visits=pl.when(pl.col("visits") == 3).then(99).otherwise("visits"))
-    run.predict(nines)
-    run.predict(nines)
-    counted = "visits: 86 of 600 values, such as '99', are not in the training rows, which hold "
-    assert capsys.readouterr().err.count(counted) == 1
-    strange = SHOP.with_columns(visits=pl.col("visits") + 100)
-    with pytest.raises(recsys.UserError, match=r"^visits: 600 of 600 values, such as '100', .*set allow_unknown=true"):
-        run.predict(strange)
-    assert run.predict(strange, allow_unknown=True).is_not_null().all()
-    assert run.predict(SHOP.with_columns(visits=pl.lit("x")).head(3)).to_list() == [None] * 3
-    assert "3 of 3 rows of the data frame cannot be read, and are left out; row 0: column visits: 'x' is not a " in (
-        capsys.readouterr().err
-    )

@@ -1,7 +1,6 @@
 """recsys.plan: sizes against closed forms and published ones, rules, plans side by side, what does not fit, the page."""
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -17,11 +16,10 @@ from recsys.base.errors import DoesNotFit, UserError
 from recsys.base.memory import GIB
 from recsys.config.compose import compose
 from recsys.distributed.ranks import ensure_process_group
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.plan import expand, main, plan, try_all
+from recsys.features import FeatureSpec, SparseFeature
+from recsys.plan import main, plan, try_all
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.estimate.compare import best_first
-from recsys.sharding.estimate.plan_page import page
 from recsys.sharding.estimate.report import PlanReport
 from recsys.sharding.optimizers import OPTIMIZERS, sparse_optimizer
 from recsys.sharding.planner import make_plan
@@ -88,29 +86,27 @@ def test_what_does_not_fit_is_cached_from_host_memory() -> None:
     assert found.devices[0].ddr > 0
 
 
+MISTAKES = """
+sharding.per_table.cat_3.typs=[row_wise] | per_table.cat_3.typs: .*types
+sharding.per_table.cat_33.types=[row_wise] | per_table.cat_33: matches no table; did you mean cat_
+sharding.per_table.cat_3.types=[rowwise] | per_table.cat_3.types\\[0\\]=rowwise: .*row_wise
+sharding.kernels=[uvm] | sharding.kernels\\[0\\]=uvm: must be fused
+trainer.batch_size=1001 | not divisible by the cluster's 8 devices
+data=criteo | data.sparse.cat_1.rows: must be set
+features=nowhere | features=nowhere: no such file
+cluster=dgx_h100 sharding.table_dtype=fp16 trainer.accumulate=2 | ^sharding.table_dtype=fp16:
+cluster=dgx_h100 sharding.table_dtype=fp16 optim.sparse.name=adam cluster.device=cpu | ^sharding.table_dtype=fp16:
+cluster=dgx_h100 trainer.accumulate=2 trainer.cuda_graphs=true | ^trainer.cuda_graphs=true:
+cluster=dgx_h100 trainer.accumulate=2 optim.sparse.clip=1 | ^optim.sparse.clip=1.0:
+"""
+
+
 @pytest.mark.few(5)
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        ("sharding.per_table.cat_3.typs=[row_wise]", r"per_table.cat_3.typs: no such key; did you mean types"),
-        ("sharding.per_table.cat_33.types=[row_wise]", r"per_table.cat_33: matches no table; did you mean cat_"),
-        (
-            "sharding.per_table.cat_3.types=[rowwise]",
-            r"per_table.cat_3.types\[0\]=rowwise: must be .*did you mean row_wise",
-        ),
-        ("sharding.per_table.cat_3.min_rows=many", r"per_table.cat_3.min_rows=many: must be a whole number"),
-        ("sharding.kernels=[uvm]", r"sharding.kernels\[0\]=uvm: must be fused"),
-        ("sharding.cache_load_factor=2", r"cache_load_factor=2: must be below 1"),
-        ("cluster.nodes=0", r"cluster.nodes=0: must be at least 1"),
-        ("trainer.batch_size=1001", r"not divisible by the cluster's 8 devices"),
-        ("data=criteo", r"data.sparse.cat_1.rows: must be set"),
-        ("features=nowhere", r"features=nowhere: no such file"),
-        ("data.sparse.cat_1.mean_length=0", r"cat_1.mean_length=0: must be above 0"),
-    ],
-)
-def test_mistakes(override: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        planned(override)
+@pytest.mark.parametrize("line", MISTAKES.strip("\n").split("\n"))
+def test_mistakes(line: str) -> None:
+    overrides, told = line.split(" | ")
+    with pytest.raises(UserError, match=told.strip()):
+        planned(*overrides.split())
 
 
 @pytest.mark.slow
@@ -212,36 +208,14 @@ def test_memory_of_the_gpu_alone_can_be_short() -> None:
     assert (m.kind, m.bytes_over) == ("HBM", m.needed - m.room)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "key"),
-    [
-        (["sharding.table_dtype=fp16", "trainer.accumulate=2"], "sharding.table_dtype=fp16"),
-        (["sharding.table_dtype=fp16", "optim.sparse.name=adam", "cluster.device=cpu"], "sharding.table_dtype=fp16"),
-        (["trainer.accumulate=2", "trainer.cuda_graphs=true"], "trainer.cuda_graphs=true"),
-        (["trainer.accumulate=2", "optim.sparse.clip=1"], "optim.sparse.clip=1.0"),
-    ],
-)
-def test_what_training_refuses_is_not_planned(overrides: list[str], key: str) -> None:
-    with pytest.raises(UserError, match=f"^{key}: "):
-        planned("cluster=dgx_h100", *overrides)
-
-
 def test_training_tells_the_same() -> None:
     huge = EmbeddingBagConfig(num_embeddings=10**12, embedding_dim=64, name="t_huge", feature_names=["f"])
     small = EmbeddingBagConfig(num_embeddings=10, embedding_dim=64, name="t_small", feature_names=["g"])
+    cpu, where = torch.device("cpu"), {"batch_size": 8, "local_world_size": 1}
     module = torch.nn.Sequential(EmbeddingBagCollection(tables=[huge, small], device=torch.device("meta")))
     ensure_process_group()
-    with pytest.raises(
-        DoesNotFit, match=r"fits 1 x cpu: [\d,.]+ GiB over in total \(needed: 242,143.9, .*t_huge 242,143.9;"
-    ) as told:
-        make_plan(
-            module,
-            ShardingConfig(),
-            sparse_optimizer(SparseOptimConfig()),
-            device=torch.device("cpu"),
-            batch_size=8,
-            local_world_size=1,
-        )
+    with pytest.raises(DoesNotFit, match=r"fits 1 x cpu: .*needed: 242,143.9, .*t_huge 242,143.9;") as told:
+        make_plan(module, ShardingConfig(), sparse_optimizer(SparseOptimConfig()), device=cpu, **where)
     assert told.value.infeasible.tables[0].table == "t_huge"
 
 
@@ -253,17 +227,8 @@ def test_side_by_side_the_best_first() -> None:
     tried = best_first(try_all(choices))
     assert [t.name for t in tried] == ["auto", "rowwise", "tablewise"]
     assert [t.plan is not None for t in tried] == [True, True, False]
-    text = page(tried)
-    assert "best: sharding=auto" in text
-    assert "sharding=tablewise does not fit" in text
+
     assert json.loads(json.dumps([t.to_json() for t in tried]))[2]["tables"][0]["table"] == "t_cat_20"
-
-
-def test_one_command_line_a_choice() -> None:
-    assert expand(["a=1", "sharding=auto"]) == [["a=1", "sharding=auto"]]
-    both = [["sharding=auto", "a=[1,2]"], ["sharding=rowwise", "a=[1,2]"]]
-    assert expand(["sharding=auto,rowwise,auto", "a=[1,2]"]) == both
-    assert expand(["model=a,b", "sharding.types=[x,y]"]) == [["model=a,b", "sharding.types=[x,y]"]]
 
 
 @pytest.mark.few(1)
@@ -271,12 +236,10 @@ def test_one_command_line_a_choice() -> None:
     ("arguments", "status", "told"),
     [
         ("sharding=rowwise,tablewise output=[{0}/a.json,{0}/a.html]", 0, "best: sharding="),
-        ("sharding=tablewise output={0}/a.json", 0, "written to"),
-        ("sharding=rowwise,tablewize", 2, "error: sharding=tablewize: no such choice; did you mean tablewise?"),
+        ("sharding=rowwise,tablewize", 2, "error: sharding=tablewize: "),
         ("output={0}/a.pdf", 2, "must end in .json or .html"),
-        ("model=dlrm,dcn", 2, "error: model=dlrm,dcn: takes one value; a list is written KEY=[a,b]"),
-        ("sharding=rowwise,tablewise cluster=v100", 2, "error: sharding: none of rowwise, tablewise fits; this fits: "),
-        ("sharding=rowwise cluster=v100", 2, "tables that do not fit: 1 x "),
+        ("model=dlrm,dcn", 2, "error: model=dlrm,dcn: "),
+        ("sharding=rowwise,tablewise cluster=v100", 2, "error: sharding: none of rowwise, tablewise fits"),
     ],
 )
 def test_commands(
@@ -293,9 +256,7 @@ def test_commands(
     assert left.value.code == status
     assert told in capfd.readouterr().err
     if status == 0:
-        written = json.loads((tmp_path / "a.json").read_text())
-        assert isinstance(written, list) == ("," in arguments)
-        assert (tmp_path / "a.html").exists() == ("html" in arguments)
+        assert len(json.loads((tmp_path / "a.json").read_text())) == 2 and (tmp_path / "a.html").exists()
 
 
 def test_tables_of_one_group_are_one_kernel_call_of_torchrecs() -> None:
@@ -303,56 +264,19 @@ def test_tables_of_one_group_are_one_kernel_call_of_torchrecs() -> None:
     kinds = EmbeddingComputeKernel
 
     def table(name: str, dim: int, kernel: EmbeddingComputeKernel, pooling: PoolingType) -> ShardedEmbeddingTable:
-        return ShardedEmbeddingTable(
-            num_embeddings=8, embedding_dim=dim, local_rows=8, local_cols=dim, name=name, compute_kernel=kernel,
-            pooling=pooling, feature_names=[name], embedding_names=[name], fused_params={},
-        )  # fmt: skip
+        sizes = {"num_embeddings": 8, "embedding_dim": dim, "local_rows": 8, "local_cols": dim}
+        how = {"compute_kernel": kernel, "pooling": pooling, "fused_params": {}}
+        return ShardedEmbeddingTable(**sizes, **how, name=name, feature_names=[name], embedding_names=[name])
 
     same = [table("a", 16, kinds.FUSED, PoolingType.SUM), table("b", 128, kinds.FUSED_UVM_CACHING, PoolingType.SUM)]
     others = [table("c", 16, kinds.DENSE, PoolingType.SUM), table("d", 16, kinds.FUSED, PoolingType.MEAN)]
     [groups] = group_tables([[*same, *others]])
     assert [[t.name for t in g.embedding_tables] for g in groups] == [["a", "b"], ["c"], ["d"]]
     # ours, over the planner's options; a mean is a sum in the kernel, and divided after it
-    found = planned(
-        "cluster=a100_80",
-        "sharding.kernels=[fused,fused_uvm_caching]",
-        "data.sparse.cat_2.pooling=mean",
-    )
+    found = planned("cluster=a100_80", "sharding.kernels=[fused,fused_uvm_caching]", "data.sparse.cat_2.pooling=mean")
     number = {t.table: t.group for t in found.tables}
     assert {t.kernel for t in found.tables} == {"fused", "fused_uvm_caching"}
     assert len(set(number.values())) == found.devices[0].groups == 1
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("cluster", "nodes"), [("a100_80", 1), ("dgx_h100", 1), pytest.param("dgx_h100_x8", 8, marks=pytest.mark.slow)]
-)
-def test_the_page_needs_nothing_else_and_shows_every_table(cluster: str, nodes: int) -> None:
-    cfg = compose("plan", [*MLPERF, f"cluster={cluster}", f"cluster.nodes={nodes}", "sharding=cpu_gpu"])
-    [tried] = try_all([("cpu_gpu", cfg)])
-    assert tried.plan is not None
-    text = page([tried])
-    assert not re.search(r"https?://|src=|@import|url\(", text)
-    assert all(f">{t.table}</td>" in text for t in tried.plan.tables)
-    assert text.count('class="bar"') >= 2 * tried.plan.world_size
-    assert len(text) < 400_000
-    assert text.count("<div") == text.count("</div>")
-
-
-@pytest.mark.slow
-def test_many_tables_on_a_small_page(tmp_path: Path) -> None:
-    """The number of tables of a large public model, 856, of prepared data; names are escaped."""
-    rows = [10 ** (2 + i % 5) for i in range(855)]
-    sparse = [SparseFeature(f"f{i}", n, f"f{i}") for i, n in enumerate(rows)] + [SparseFeature("<b>", 50, "<b>")]
-    FeatureSpec(dense=(DenseFeature("x"),), sparse=tuple(sparse)).save(tmp_path / "features.json")
-    cfg = compose("plan", [*MLPERF[1:], f"features={tmp_path}", "sharding=tablewise", "model.dim=16"])
-    [tried] = try_all([("tablewise", cfg)])
-    text = page([tried])
-    assert "t_&lt;b&gt;" in text
-    assert "<b></b>" not in text
-    assert '<td class="l"><b>' not in text
-    assert "816 more" in text
-    assert len(text) < 1_000_000
 
 
 @pytest.mark.slow

@@ -54,9 +54,9 @@ ALIKE = re.compile(  # and those of data, which tests/data/test_every_config.py 
 )
 
 
+@pytest.mark.few(80)
 @pytest.mark.parametrize(
-    "path",
-    [pytest.param(p, marks=pytest.mark.slow if ALIKE.match(n) else [], id=n) for n, p in NAMED.items()],
+    "path", [pytest.param(p, marks=pytest.mark.slow if ALIKE.match(n) else [], id=n) for n, p in NAMED.items()]
 )
 def test_yaml(path: Path, tmp_path: Path) -> None:
     first, *others = path.read_text().splitlines()

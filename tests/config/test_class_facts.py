@@ -82,8 +82,8 @@ def test_others_have_no_facts() -> None:
 
 def test_parameters_of_every_choice() -> None:
     """Of recsys's own classes, of which all hints are found, and of PyTorch's optimizers and schedules."""
-    nodes = [yaml.safe_load(f.read_text()) for g in ("model", "loss", "numeric", "optim", "schedule")
-             for f in (conf_dir() / g).glob("*.yaml")]  # fmt: skip
+    groups = ("model", "loss", "numeric", "optim", "schedule")
+    nodes = [yaml.safe_load(f.read_text()) for g in groups for f in (conf_dir() / g).glob("*.yaml")]
     named = {
         str(v["_target_"]) for node in nodes for v in (node, *node.values()) if isinstance(v, dict) and "_target_" in v
     }

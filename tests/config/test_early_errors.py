@@ -46,8 +46,7 @@ FREE = (  # text of the user's, which only the files or a folder prove wrong; na
     *("metrics_host", "checkpoint.mirror"),  # what names and places there are is not in the config
 )
 LISTS_OF_TEXT = ("null_values", "files", "columns", "names", "positive")
-TEXT = ("column", "separator", "comment", "quote", "escape", "encoding", "split", "time_zone", "table", "key", "format",
-        "by", "order")  # fmt: skip
+TEXT = tuple("column separator comment quote escape encoding split time_zone table key format by order".split())
 NUMBERS = (  # any number, and numbers that PyTorch takes
     *("data.label.at_least", "data.dense_defaults.fill", "optim.scheduler.factor", "optim.scheduler.patience"),
 )

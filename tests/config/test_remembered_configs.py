@@ -60,9 +60,3 @@ def test_a_changed_file_is_read_again(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("a", "b"):
         file.write_text(f"name: {name}\nsparse: {{c: {{}}}}\n")
         assert compose("train", ["data=mine"]).data.name == name
-
-
-def test_a_change_of_a_config_is_its_own() -> None:
-    cfg = compose("train", ["model=dcnv2"])
-    cfg.model.dim = 3
-    assert compose("train", ["model=dcnv2"]).model.dim != 3

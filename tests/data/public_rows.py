@@ -32,8 +32,10 @@ def lines(file: Path, rows: list[Row], separator: str = ",", encoding: str = "ut
     file.write_bytes("".join(separator.join(map(str, row)) + end for row in rows).encode(encoding))
 
 
-def json_lines(file: Path, rows: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+def json_lines(file: Path, names: str, rows: list[Row]) -> None:
+    """Values of None are left out."""
+    known = [{n: v for n, v in zip(names.split(), row, strict=True) if v is not None} for row in rows]
+    text = "".join(json.dumps(row) + "\n" for row in known).encode()
     file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
 
 
@@ -58,12 +60,11 @@ def movielens(folder: Path) -> None:
 
 
 def amazon_reviews_2018(folder: Path) -> None:
-    json_lines(folder / "All_Beauty_5.json.gz", [
-        {"overall": float(stars(i)), "verified": True, "reviewTime": "09 1, 2016", "reviewerID": f"A{user(i)}",
-         "asin": f"B{item(i):09}", "style": {"Size:": " 5 oz"} if i % 2 else {"Color:": " Red"}, "reviewerName": "J",
-         "reviewText": 'Great, "really"', "summary": "Good", "unixReviewTime": TIMES[i]} | ({"vote": "5"} if i > 50 else {})
-        for i in range(ROWS)
-    ])  # fmt: skip
+    names = "overall verified reviewTime reviewerID asin style reviewerName reviewText summary unixReviewTime vote"
+    style, text = ({"Color:": " Red"}, {"Size:": " 5 oz"}), ["J", 'Great, "really"', "Good"]
+    rows: list[Row] = [[float(stars(i)), True, "09 1, 2016", f"A{user(i)}", f"B{item(i):09}"] for i in range(ROWS)]
+    ends = [[style[i % 2], *text, TIMES[i], "5" if i > 50 else None] for i in range(ROWS)]
+    json_lines(folder / "All_Beauty_5.json.gz", names, [a + b for a, b in zip(rows, ends, strict=True)])
 
 
 def amazon_reviews_2018_ratings(folder: Path) -> None:
@@ -72,12 +73,10 @@ def amazon_reviews_2018_ratings(folder: Path) -> None:
 
 
 def amazon_reviews_2023(folder: Path) -> None:
-    json_lines(folder / "All_Beauty.jsonl.gz", [
-        {"rating": float(stars(i)), "title": "Good", "text": 'Great, "really"', "images": [], "asin": f"B{item(i):09}",
-         "parent_asin": f"B{item(i):09}", "user_id": f"A{user(i)}", "timestamp": 1000 * TIMES[i] + 337,
-         "helpful_vote": 0, "verified_purchase": i % 3 > 0}
-        for i in range(ROWS)
-    ])  # fmt: skip
+    names = "rating title text images asin parent_asin user_id timestamp helpful_vote verified_purchase"
+    rows: list[Row] = [[float(stars(i)), "Good", 'Great, "really"', [], *[f"B{item(i):09}"] * 2] for i in range(ROWS)]
+    ends = [[f"A{user(i)}", 1000 * TIMES[i] + 337, 0, i % 3 > 0] for i in range(ROWS)]
+    json_lines(folder / "All_Beauty.jsonl.gz", names, [a + b for a, b in zip(rows, ends, strict=True)])
 
 
 def amazon_reviews_2023_ratings(folder: Path) -> None:
@@ -112,11 +111,10 @@ def ali_ccp(folder: Path) -> None:
             for u in range(1, USERS + 1)
         ]
         lines(folder / f"common_features_{split}.csv", people)
-        skeleton = [
-            [i, int(i % 3 == 0), int(i % 6 == 0), f"{split}{user(i):027x}",
-             *features([("216", 7), ("301", 1 + i % 3), ("205", 4_000_000 + item(i)), ("206", 8 + item(i) % 2)])]
-            for i in rows
-        ]  # fmt: skip
+        skeleton = []
+        for i in rows:
+            own = [("216", 7), ("301", 1 + i % 3), ("205", 4_000_000 + item(i)), ("206", 8 + item(i) % 2)]
+            skeleton.append([i, int(i % 3 == 0), int(i % 6 == 0), f"{split}{user(i):027x}", *features(own)])
         lines(folder / f"sample_skeleton_{split}.csv", skeleton)
 
 
@@ -124,11 +122,11 @@ def kuairand(folder: Path) -> None:
     actions = ["is_click", "is_like", "is_follow", "is_comment", "is_forward", "is_hate", "long_view"]
     header = ["user_id", "video_id", "date", "hourmin", "time_ms", *actions, "play_time_ms", "duration_ms"]
     header += ["profile_stay_time", "comment_stay_time", "is_profile_enter", "is_rand", "tab"]
-    rows: list[Row] = [
-        [user(i), item(i), date(i).replace("-", ""), 1330, 1000 * TIMES[i] + 305, *(int(i % (2 + k) == 0) for k in range(7)),
-         1000 * i, 10_000, 0, 0, int(i % 9 == 0), 0, 1]
-        for i in range(ROWS)
-    ]  # fmt: skip
+    rows: list[Row] = []
+    for i in range(ROWS):
+        done = [int(i % (2 + k) == 0) for k in range(7)]
+        when = [date(i).replace("-", ""), 1330, 1000 * TIMES[i] + 305]
+        rows.append([user(i), item(i), *when, *done, 1000 * i, 10_000, 0, 0, int(i % 9 == 0), 0, 1])
     lines(folder / "log_standard_4_08_to_4_21_27k_part1.csv", [header, *rows[: ROWS // 2]])
     lines(folder / "log_standard_4_22_to_5_08_27k_part1.csv", [header, *rows[ROWS // 2 :]])
     lines(folder / "log_random_4_22_to_5_08_27k.csv", [header, *rows])
@@ -144,11 +142,10 @@ def kuairand(folder: Path) -> None:
 
 def kuairec(folder: Path) -> None:
     header = ["user_id", "video_id", "play_duration", "video_duration", "time", "date", "timestamp", "watch_ratio"]
-    rows: list[Row] = [
-        [user(i) - 1, item(i) - 1, 1000 * i, 10_000, f"{date(i)} 00:00:12.305", date(i).replace("-", ""),
-         f"{TIMES[i]}.305", 1000 * i / 10_000]
-        for i in range(ROWS)
-    ]  # fmt: skip
+    rows: list[Row] = []
+    for i in range(ROWS):
+        when = [f"{date(i)} 00:00:12.305", date(i).replace("-", ""), f"{TIMES[i]}.305"]
+        rows.append([user(i) - 1, item(i) - 1, 1000 * i, 10_000, *when, 1000 * i / 10_000])
     lines(folder / "big_matrix.csv", [header, *rows])
     header = ["user_id", "user_active_degree", "is_lowactive_period", "is_live_streamer", "is_video_author"]
     header += ["follow_user_num", "follow_user_num_range", "fans_user_num", "fans_user_num_range", "friend_user_num"]
@@ -163,18 +160,19 @@ def kuairec(folder: Path) -> None:
 
 
 def yelp(folder: Path) -> None:
-    json_lines(folder / "yelp_academic_dataset_review.json", [
-        {"review_id": f"r{i}", "user_id": f"u{user(i)}", "business_id": f"b{item(i)}", "stars": float(stars(i)),
-         "useful": 0, "funny": 0, "cool": 0, "text": "Nice,\nand \"cosy\"", "date": f"{date(i)} 22:09:11"}
+    rows: list[Row] = [
+        [f"r{i}", f"u{user(i)}", f"b{item(i)}", float(stars(i)), 0, 0, 0, 'Nice,\nand "cosy"', f"{date(i)} 22:09:11"]
         for i in range(ROWS)
-    ])  # fmt: skip
-    json_lines(folder / "yelp_academic_dataset_business.json", [
-        {"business_id": f"b{b}", "name": "A, B", "address": "1 Main St", "city": "Tucson" if b % 2 else "Reno",
-         "state": "AZ", "postal_code": "85711", "latitude": 32.2, "longitude": -110.9, "stars": 3.5,
-         "review_count": 22, "is_open": 0, "attributes": {"ByAppointmentOnly": "True"} if b % 2 else None,
-         "categories": None if b == 1 else "Food, Restaurants", "hours": {"Monday": "8:0-18:30"}}
-        for b in range(1, ITEMS + 1)
-    ])  # fmt: skip
+    ]
+    names = "review_id user_id business_id stars useful funny cool text date"
+    json_lines(folder / "yelp_academic_dataset_review.json", names, rows)
+    names = "business_id name city stars attributes categories hours"
+    places: list[Row] = []
+    for b in range(1, ITEMS + 1):
+        where, by = ("Reno", "Tucson")[b % 2], (None, {"ByAppointmentOnly": "True"})[b % 2]
+        categories = None if b == 1 else "Food, Restaurants"
+        places.append([f"b{b}", "A, B", where, 3.5, by, categories, {"Monday": "8:0-18:30"}])
+    json_lines(folder / "yelp_academic_dataset_business.json", names, places)
     (folder / "business.jsonl").symlink_to("yelp_academic_dataset_business.json")
 
 
@@ -185,9 +183,12 @@ def gowalla(folder: Path) -> None:
 
 def candidates(folder: Path, sources: Sequence[str], rest: Callable[[int], dict[str, Any]]) -> None:
     """Write what `recsys.pipeline candidates` writes: columns of users and items, scores and ranks, and the label."""
-    found = {f"{s}_{what}": lambda i, j=j, what=what: None if i % 7 == j else (i % 5) / 3 if what == "score" else 1.0 + i % 9
-             for j, s in enumerate(sources) for what in ("score", "rank")}  # fmt: skip
-    rows = [{**rest(i), **{n: f(i) for n, f in found.items()}, "wanted": int(i % 3 == 0)} for i in range(ROWS)]
+    rows = []
+    for i in range(ROWS):
+        found: dict[str, float | None] = {}
+        for j, s in enumerate(sources):
+            found[f"{s}_score"], found[f"{s}_rank"] = (None, None) if i % 7 == j else ((i % 5) / 3, 1.0 + i % 9)
+        rows.append({**rest(i), **found, "wanted": int(i % 3 == 0)})
     frame = pl.DataFrame(rows)  # those of a user lie one after another
     frame.sort(frame.columns[0], maintain_order=True).write_parquet(folder / "candidates.parquet")
 
@@ -195,12 +196,8 @@ def candidates(folder: Path, sources: Sequence[str], rest: Callable[[int], dict[
 def movielens_100k_candidates(folder: Path) -> None:
     def rest(i: int) -> dict[str, Any]:
         own = {"user_id": str(user(i)), "item_id": str(item(i)), "age": 20 + user(i), "gender": "FM"[user(i) % 2]}
-        return {
-            **own,
-            "occupation": "artist",
-            "year": str(1990 + item(i)),
-            "genres": GENRES[item(i) - 1].replace("|", " "),
-        }
+        genres = GENRES[item(i) - 1].replace("|", " ")
+        return {**own, "occupation": "artist", "year": str(1990 + item(i)), "genres": genres}
 
     candidates(folder, ("ease", "item_knn", "two_tower", "popular"), rest)
 
@@ -219,21 +216,21 @@ def steam(folder: Path) -> None:
     lines(folder / "recommendations.csv", [header, *rows])
     header = ["app_id", "title", "date_release", "win", "mac", "linux", "rating", "positive_ratio", "user_reviews"]
     header += ["price_final", "price_original", "discount", "steam_deck"]
+    rated = ["Positive", 84, 2199, 9.99, 9.99, "0.0", "true"]
     games: list[Row] = [
-        [a, f'"Game, {a}"', date(a), "true", "true" if a % 2 else "false", "false", "Positive", 84, 2199, 9.99, 9.99,
-         "0.0", "true"]
-        for a in range(1, ITEMS + 1)
-    ]  # fmt: skip
+        [a, f'"Game, {a}"', date(a), "true", "true" if a % 2 else "false", "false", *rated] for a in range(1, ITEMS + 1)
+    ]
     lines(folder / "games.csv", [header, *games])
     lines(folder / "users.csv", [["user_id", "products", "reviews"], [1, 359, 0]])
 
 
 def steam_reviews(folder: Path) -> None:
-    json_lines(folder / "steam_reviews.jsonl", [
-        {"username": f"u{user(i)}", "hours": 13.2, "products": 304.0, "product_id": f"{725280 + item(i)}",
-         "page_order": 0, "date": date(i), "text": "does what it says", "early_access": False, "page": 1}
+    rows: list[Row] = [
+        [f"u{user(i)}", 13.2, 304.0, f"{725280 + item(i)}", 0, date(i), "does what it says", False, 1]
         for i in range(ROWS)
-    ])  # fmt: skip
+    ]
+    names = "username hours products product_id page_order date text early_access page"
+    json_lines(folder / "steam_reviews.jsonl", names, rows)
 
 
 def diginetica(folder: Path) -> None:
@@ -270,9 +267,9 @@ def census_income(folder: Path) -> None:
 
 def adult(folder: Path) -> None:
     def row(i: int, end: str) -> Row:
-        work = "?" if i % 6 == 0 else "Private"
-        return [20 + i, work, 77516, "Bachelors", 13, "Never-married", "Sales", "Husband", "White", "Male", 2174, 0, 40,
-                "United-States", (">50K" if i % 4 == 0 else "<=50K") + end]  # fmt: skip
+        work, income = "?" if i % 6 == 0 else "Private", ">50K" if i % 4 == 0 else "<=50K"
+        person = ["Bachelors", 13, "Never-married", "Sales", "Husband", "White", "Male", 2174, 0, 40, "United-States"]
+        return [20 + i, work, 77516, *person, income + end]
 
     lines(folder / "adult.data", [*(row(i, "") for i in range(ROWS)), []], ", ")
     lines(folder / "adult.test", [["|1x3 Cross validator"], *(row(i, ".") for i in range(20)), []], ", ")
@@ -301,14 +298,10 @@ def yambda(folder: Path) -> None:
     runpy.run_path(str(script))["write"](folder, users=20, days=12)
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
-    write.__name__: write
-    for write in (
-        *(movielens_1m_ratings, movielens, amazon_reviews_2018, amazon_reviews_2018_ratings, amazon_reviews_2023),
-        *(amazon_reviews_2023_ratings, taobao_ads, ali_ccp, kuairec, yelp, gowalla, steam, steam_reviews, diginetica),
-        *(yoochoose, census_income, adult, rossmann, yambda, kuairand),
-    )
-}  # fmt: skip
+NAMES = """movielens_1m_ratings movielens amazon_reviews_2018 amazon_reviews_2018_ratings amazon_reviews_2023
+    amazon_reviews_2023_ratings taobao_ads ali_ccp kuairec yelp gowalla steam steam_reviews diginetica yoochoose
+    census_income adult rossmann yambda kuairand"""
+WRITERS: dict[str, Callable[[Path], None]] = {name: globals()[name] for name in NAMES.split()}
 WRITERS |= {"movielens_retrieval": movielens, "diginetica_5core": diginetica}
 CANDIDATES: dict[str, Callable[[Path], None]] = {  # written by recsys.pipeline, in no published format
     write.__name__: write for write in (movielens_100k_candidates, movielens_1m_candidates)

@@ -6,15 +6,11 @@ from typing import Any
 import polars as pl
 from data_configs import data_from
 
-from recsys.data.features import (
-    Fitted,
-    InMemory,
-    fit,
-    parse_rows,
-)
+from recsys.data.features import Fitted, InMemory, fit, parse_rows
 from recsys.data.features.blocks import LINE, BadRow, Block
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.chunks import TextCoder
+from recsys.data.prepare.prepared import Prepared
 from recsys.data.raw.derive import complete_rows
 from recsys.schema.data_schema import DataConfig
 
@@ -43,3 +39,9 @@ def learn(data: DataConfig, *frames: pl.DataFrame) -> Fitted:
     coder = TextCoder(data.text_columns)
     coded = pl.concat([coder.encode(f) for f in frames] or [pl.DataFrame()])
     return fit(data, InMemory(coded, coder.values()))
+
+
+def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
+    """The rows of each split."""
+    splits = ("train", "validation", "test")
+    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in splits}

@@ -1,6 +1,5 @@
 """Ages of a history's items: against plain NumPy, never from later rows, and the same online as offline."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,16 @@ from entries import assert_same, moved
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_rows import frames
 
-from recsys.base.errors import UserError
 from recsys.data.features import GROUP, ORDER, PLACE, ResolvedData
 from recsys.data.features.batch_tensors import BatchTensors
 from recsys.data.features.group_features import arrange, next_item_queries
 from recsys.data.prepare.check_data import check_data
-from recsys.data.prepare.prepared import Prepared, parsed_rows, prepare
-from recsys.data.profile import Profiler, page
+from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.online.raw_rows import RawRows
 
-SPLITS = ("train", "validation", "test")
 LAST, BUCKETS = 4, 5
 Event = tuple[str, int, float | None]  # user, order, time
 
@@ -88,13 +85,6 @@ def test_later_rows_change_nothing(events: list[Event], data: st.DataObject) -> 
     assert one[before]["ages"].to_list() == other[: len(kept)]["ages"].to_list()
 
 
-def test_rows_of_one_moment_do_not_see_each_other_unless_their_order_counts() -> None:
-    """With ties=order, rows of equal times keep their order in the files, as for `last`."""
-    events: list[Event] = [("u", 3, 3.0), ("u", 1, 1.0), ("u", 3, 3.0), ("v", 3, 3.0), ("u", 3, 3.0)]
-    assert arranged(events)["ages"].to_list() == [[2.0], [], [2.0], [], [2.0]]
-    assert arranged(events, ties="order")["ages"].to_list() == [[2.0], [], [2.0, 0.0], [], [2.0, 0.0, 0.0]]
-
-
 def test_the_query_for_the_next_item_is_at_the_time_of_the_last_row() -> None:
     data = config("""
         group: {by: user, order: at}
@@ -144,10 +134,6 @@ def prepared_log(rows: pl.DataFrame, folder: Path) -> Prepared:
     return prepare(config(YAML, root=str(folder / "raw"), prepared=str(folder / "prepared")))
 
 
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
-
-
 def test_buckets_are_quantiles_of_the_training_rows(tmp_path: Path) -> None:
     rows = log()
     prepared = prepared_log(rows, tmp_path)
@@ -194,66 +180,3 @@ def test_online_as_offline(tmp_path: Path, text: bool) -> None:
     for place, row in list(enumerate(given.to_dicts()))[::9]:
         history = given[:place].filter(pl.col("user") == row["user"]).sort("place").to_dicts()  # of any order
         assert pipeline.frame(row, history).equals(batch[row["place"]])
-
-
-def test_the_report_counts_each_age(tmp_path: Path) -> None:
-    rows = log()
-    prepared = prepared_log(rows, tmp_path)
-    data = prepared.fitted.data
-    data = replace(data, prepared=str(tmp_path / "prepared"))
-    profiler, trains = Profiler(data), []
-    for frame, which in parsed_rows(data):
-        profiler.add(frame, which)
-        trains += frame["ages"].filter(pl.Series(which == 0)).to_list()
-    found = profiler.result(prepared.fitted)
-    ages = next(f for f in found.features if f.name == "ages")
-    known = [x for row in trains for x in row if x is not None]
-    assert ages.numbers is not None and ages.numbers.spans[0] is not None
-    assert ages.numbers.spans[0]["max"] == max(known) and ages.numbers.spans[0]["50%"] == np.quantile(known, 0.5)
-    assert ages.distinct == len(set(known))
-    assert ages.cells["train"].sum() == sum(map(len, trains))
-    assert ages.cells.filter("special")["train"].item() == sum(map(len, trains)) - len(known)
-    assert ages.missing[0] == sum(not row for row in trains) / len(trains)
-    assert ages.lengths is not None and ages.lengths["train"].sum() == len(trains)
-    html = page(found, {"name": "t", "root": "/raw", "rows": {}, "bad_rows": 0, "split": "time"}, tmp_path)
-    assert "ages of earlier rows, in 5 ranges" in html and "Values per row" in html
-
-
-MISTAKES = [
-    ("sparse: {a: {age: true, quantiles: 3}}", "data.sparse.a.age=true: needs last"),
-    ("sparse: {a: {age: true, last: 2}}", "data.sparse.a.age=true: is a number; set quantiles"),
-    ("group: {by: u}\nsparse: {a: {age: true, last: 2, quantiles: 3}}", "a.age=true: needs data.group.order"),
-    ("group: null\nsparse: {a: {age: true, last: 2, quantiles: 3}}", "data.sparse.a.last=2: needs data.group"),
-    ("sparse: {a: {age: true, lag: 1, quantiles: 3}}", "data.sparse.a.age=true: needs last"),
-    ("sparse: {a: {age: true, last: 2, difference: 1, quantiles: 3}}", "difference and last cannot be combined"),
-    ("sparse: {a: {age: true, last: 2, encode: id, rows: 9}}", "data.sparse.a.age=true: is a number; set quantiles"),
-    ("sparse: {a: {age: true, quantiles: 3}}\nsequences: {max_length: 3}", "does not apply with data.sequences"),
-    ("sparse: {a: {}}\nsparse_defaults: {age: true}", "data.sparse_defaults.age: cannot be a default"),
-    (
-        "sparse: {a: {}}\nitems: {feature: a, file: i.csv, key: a, sparse: {k: {age: true}}}",
-        "data.items.sparse.k.age: does not apply to features of items",
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), MISTAKES)
-def test_mistakes(text: str, expected: str) -> None:
-    group = "" if "group:" in text else "group: {by: u, order: t}\n"
-    with pytest.raises(UserError) as e:
-        config(group + text)
-    assert expected in str(e.value) and "\n" not in str(e.value)
-
-
-def test_a_column_that_holds_no_time(tmp_path: Path) -> None:
-    (tmp_path / "f.csv").write_text("user,at,name,y\n" + "".join(f"u{i % 3},{i},n{i},{i % 2}\n" for i in range(40)))
-    text = "group: {by: user, order: at}\nlabel: {column: y}\n"
-    text += "sparse: {ages: {column: name, last: 2, age: true, quantiles: 3}}"
-    data = config(text, root=str(tmp_path / "f.csv"), prepared=str(tmp_path / "p"))
-    with pytest.raises(UserError, match=r"name is neither a number nor a time \(such as 'n0'") as e:
-        prepare(data)
-    assert "\n" not in str(e.value)
-    pl.read_csv(tmp_path / "f.csv").with_columns(name=pl.lit(True)).write_parquet(tmp_path / "f.parquet")
-    with pytest.raises(UserError, match=r"data.sparse.ages: column name holds Boolean, not a date or time"):
-        prepare(
-            config(text + "\nsource: {format: parquet}", root=str(tmp_path / "f.parquet"), prepared=str(tmp_path / "p"))
-        )

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.base.errors import UserError
 from recsys.data.samples.drifting import HORIZON, DriftingTeacher, write_days, write_sample
 from recsys.evaluation.binary import binary_metrics
 
@@ -86,14 +85,3 @@ def test_the_sample(tmp_path: Path) -> None:
     rows = pl.concat(pl.read_parquet(f, glob=False) for f in sorted(tmp_path.glob("day=*/part.parquet")))
     assert done == [2005] and rows.height == 2005 and rows["time"].is_sorted()
     assert pl.read_parquet(tmp_path / "teacher.parquet")["click"].equals(rows["click"])
-
-
-def test_mistakes(tmp_path: Path) -> None:
-    for settings, message in (
-        ({"drift": "suden"}, "drift=suden: must be one of none, sudden, gradual, seasonal; did you mean sudden?"),
-        ({"change": 0}, "change=0: must be 1 day or more"),
-        ({"poison": {3: "label"}}, "poison of day 3: label: must be one of labels, column, volume"),
-    ):
-        with pytest.raises(UserError) as raised:
-            write_days(tmp_path, days=1, rows_per_day=10, **settings)
-        assert str(raised.value) == message

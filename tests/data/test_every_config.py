@@ -21,19 +21,14 @@ from recsys.schema.data_schema import SplitConfig
 
 RealData = Callable[[str], Path]
 CRITEO = ("criteo", "criteo_1tb", "criteo_1tb_t0", "criteo_1tb_t3", "criteo_1tb_t15", "criteo_1tb_multihot")
-FOLDERS = {  # of real data
-    "avazu": "avazu", "frappe": "frappe", "movielens_100k": "ml-100k", "movielens_100k_retrieval": "ml-100k",
-    "movielens_100k_history": "ml-100k", "movielens_100k_ages": "ml-100k", "movielens_100k_sequences": "ml-100k",
-    "movielens_100k_times": "ml-100k",
-    "movielens_1m": "ml-1m", "amazon_beauty": "amazon_beauty_s3rec", "amazon_beauty_sequences": "amazon_beauty_s3rec",
-    "amazon_beauty_attributes": "amazon_beauty_s3rec", "gowalla_lists": "gowalla", "gowalla_pairs": "gowalla",
-    "tiger_beauty": "tiger_beauty",
-}  # fmt: skip
-BUILT_IN = {
-    "sample_sequences": "sequences", "sample_interactions": "interactions", "sample_tasks": "interactions",
-    "sample_interactions_retrieval": "interactions", "sample_ratings": "interactions", "sample_sales": "sales",
-    "sample_queries": "queries", "sample_drifting": "drifting", "sample_behaviour": "interactions",
-}  # fmt: skip
+FOLDERS = {name: name for name in ("avazu", "frappe", "tiger_beauty")}  # of real data
+FOLDERS |= {
+    f"movielens_100k{end}": "ml-100k" for end in ("", "_retrieval", "_history", "_ages", "_sequences", "_times")
+}
+FOLDERS |= {f"amazon_beauty{end}": "amazon_beauty_s3rec" for end in ("", "_sequences", "_attributes")}
+FOLDERS |= {"movielens_1m": "ml-1m", "gowalla_lists": "gowalla", "gowalla_pairs": "gowalla"}
+BUILT_IN = {f"sample_{name}": name for name in ("sequences", "interactions", "sales", "queries", "drifting")}
+BUILT_IN |= {f"sample_{name}": "interactions" for name in ("tasks", "interactions_retrieval", "ratings", "behaviour")}
 LINES = 3000  # of each file of real data, except for side tables
 SINGLE = 50  # rows that are read one by one
 

@@ -12,6 +12,7 @@ from data_configs import data_from
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_rows import frames
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT
@@ -19,7 +20,7 @@ from recsys.data.features.group_features import arrange
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import passes, shuffle
 from recsys.data.prepare.check_data import check_data
-from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.prepare.prepared import prepare
 from recsys.data.raw.raw_format import RawFormat
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
@@ -102,10 +103,8 @@ def test_rows_before(events: list[Event], k: int, gap: int | None, moments: bool
             lagged = None if nth is None else x[nth]
             less = None if lagged is None or x[place] is None else x[place] - lagged  # type: ignore[operator]
             ages = [None if x[place] is None or x[p] is None else x[place] - x[p] for p in chosen]  # type: ignore[operator]
-            expected[place] = (
-                lagged, less, None if nth is None else items[nth], [items[p] for p in past[-k:]],
-                [items[p] for p in chosen], ages, splits[place],
-            )  # fmt: skip
+            before, history = None if nth is None else items[nth], [items[p] for p in past[-k:]]
+            expected[place] = (lagged, less, before, history, [items[p] for p in chosen], ages, splits[place])
     found = done.select("x", "d", "before", "history", "chosen", "ages", SPLIT).rows()
     assert found == [expected[i] for i in range(len(events))]
 
@@ -179,10 +178,6 @@ SEQUENCES = """
     dense: {hour: {column: t, cyclic: [hour]}}
     sparse: {user: {per: group}, item: {}, pause: {column: t, difference: 1, quantiles: 4}}
 """
-
-
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
 
 
 def test_however_rows_are_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,53 +298,6 @@ def test_one_by_one_with_their_history(tmp_path: Path) -> None:
         pipeline({"item": "a", "t": 1})
 
 
-MISTAKES = [
-    ("dense: {x: {lag: 1}}", "data.dense.x.lag=1: needs data.group"),
-    ("group: {by: u}\ndense: {x: {lag: 1, difference: 1}}", "lag and difference cannot be combined"),
-    ("group: {by: u}\nsparse: {x: {difference: 1}}", "set quantiles"),
-    ("group: {by: u}\nsparse: {x: {last: 2, split: ' '}}", "reads one value a row, but split makes several"),
-    ("group: {by: u, gap: 3}\nsparse: {x: {}}", "data.group.gap=3.0: needs data.group.order"),
-    ("split: {by: leave_one_out}\nsparse: {x: {}}", "needs data.group"),
-    ("sequences: {max_length: 3}\nsparse: {x: {}}", "data.sequences: needs data.group"),
-    (
-        "group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {}}\nsplit: {by: random}",
-        "would split sequences at random",
-    ),
-    (
-        "group: {by: u}\nsequences: {max_length: 3, pad: both}\nsparse: {x: {}}",
-        "sequences.pad=both: must be left or right",
-    ),
-    ("group: {by: u}\nsequences: {max_length: 1, min_length: 4}\nsparse: {x: {}}", "must be at most max_length"),
-    (
-        "group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: user}}",
-        "sparse.x.per=user: must be item or group",
-    ),
-    ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: group}}", "needs a sparse feature of the items"),
-    ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {split: ' '}}", "an item of a sequence has one value"),
-    ("sparse: {x: {per: group}}", "applies only with data.sequences"),
-    ("group: {by: u, ties: moment}\nsparse: {x: {}}", "data.group.ties=moment: needs data.group.order; remove it"),
-    (
-        "group: {by: u, order: t, ties: moment}\nsequences: {max_length: 3}\nsparse: {x: {}}",
-        "data.group.ties=moment: does not apply to sequences and retrieval; remove it",
-    ),
-    ("group: {by: u}\nsparse: {x: {where: 'y = 1'}}", "x.where='y = 1': chooses among earlier rows; set lag,"),
-    ("group: {by: u}\nsparse_defaults: {where: 'y = 1'}\nsparse: {x: {}}", "sparse_defaults.where: cannot be"),
-    (
-        "label: {column: y}\ngroup: {by: u}\nsparse: {x: {column: y, lag: 1}}",
-        "data.sparse.x: reads y, the column of the label; choose another column; last and lag take other columns of "
-        'the earlier rows that where chooses: where: "y = 1"',
-    ),
-    ("sparse_defaults: {last: 3}\ngroup: {by: u}\nsparse: {x: {}}", "data.sparse_defaults.last: cannot be a default"),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), MISTAKES)
-def test_mistakes(text: str, expected: str) -> None:
-    with pytest.raises(UserError) as e:
-        config(text)
-    assert expected in str(e.value) and "\n" not in str(e.value)
-
-
 @pytest.mark.parametrize("ties", ["moment", "order"])
 def test_validation_rows_that_are_drawn_at_random(ties: str) -> None:
     """With moments they are rows like others; where the files' order counts, they follow the training rows."""
@@ -367,9 +315,9 @@ def test_validation_rows_that_are_drawn_at_random(ties: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
-        ("y = 1", "'y = 1': cannot compare string with numeric type (i32); the file's columns are text: write CAST("),
-        ("z = '1'", "\"z = '1'\": there is no column z"),
-        ("item", "'item': is String, not a condition; write one such as rating >= 4"),
+        ("y = 1", "the file's columns are text: write CAST("),
+        ("z = '1'", "there is no column z"),
+        ("item", "is String"),
         ("(y", "'(y': "),
     ],
 )
@@ -379,7 +327,7 @@ def test_conditions_that_are_wrong(tmp_path: Path, sql: str, expected: str) -> N
     data = data_from(text, {"root": str(root), "prepared": str(tmp_path / "p"), "sparse": {"h": {"where": sql}}})
     with pytest.raises(UserError) as e:
         prepare(data)
-    assert str(e.value).startswith(f"data.sparse.h.where: {expected}") and "\n" not in str(e.value)
+    assert str(e.value).startswith("data.sparse.h.where: ") and expected in str(e.value)
 
 
 def test_rows_that_share_their_time_are_counted(
@@ -399,11 +347,10 @@ def test_rows_that_share_their_time_are_counted(
             """
             prepare(config(text, root=str(root), prepared=str(tmp_path / f"{ties}{feature}")))
             said[ties, feature] = [line for line in capfd.readouterr().err.splitlines() if "share their" in line]
-    start = "3 of 146 rows share their t with another row of their user: they "
-    moment = start + "are one moment, and do not see each other (data.group.ties=order: in the order of the files)"
-    order = start + "see each other in the order of the files (data.group.ties=moment: they do not)"
-    assert said["null", "lag: 1"] == [moment] and said["order", "lag: 1"] == [order]
-    assert said["null", "min_count: 2"] == said["order", "min_count: 2"] == []
+    for ties, told in (("null", "are one moment"), ("order", "see each other in the order of the files")):
+        [line] = said[ties, "lag: 1"]
+        assert line.startswith(f"3 of 146 rows share their t with another row of their user: they {told}")
+        assert said[ties, "min_count: 2"] == []
 
 
 def test_rows_without_a_group_or_a_time_are_set_aside(tmp_path: Path) -> None:
@@ -430,19 +377,12 @@ def test_no_row_is_in_two_splits(tmp_path: Path, by: str) -> None:
     if by == "files":
         split |= {f"{s}_files": [f"{i}.csv"] for i, s in enumerate(SPLITS)}
     text = "label: {column: y}\ngroup: {by: user, order: t}\ndense: {t: {transform: []}}\nsparse: {user: {}, item: {}}"
-    prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "p"), split=split))
-    done = frames(prepared)
-    # a user's id and the time are the row's name, here; users that training lacks are all 0
-    seen = [(t, s) for s in SPLITS for t in done[s]["t"]]
+    done = frames(prepare(config(text, root=str(root), prepared=str(tmp_path / "p"), split=split)))
+    seen = sorted((t, s) for s in SPLITS for t in done[s]["t"])  # a time names a row, here
     assert len(seen) == len({t for t, _ in seen}) == len(events)
-    by_time = sorted(seen)
-    if by in ("time", "order"):
-        ranks = [SPLITS.index(s) for _, s in by_time]
-        assert by == "order" or ranks == sorted(ranks)
+    ranks = [SPLITS.index(s) for _, s in seen]
+    assert by != "time" or ranks == sorted(ranks)
     if by in ("hash", "kfold"):
         of = {float(t): u for u, _, t in events}
-        splits = defaultdict(set)
-        for t, s in seen:
-            splits[of[t]].add(s)
-        assert all(len(s) == 1 for s in splits.values())
+        assert len({(of[t], s) for t, s in seen}) == len(set(of.values()))
         assert done["test"]["user"].max() == done["validation"]["user"].max() == 0  # none was seen in training

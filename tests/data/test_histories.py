@@ -29,10 +29,7 @@ def rows_of(prepared: Prepared) -> pl.DataFrame:
 SOURCES = {
     "lists": ("format: parquet", "items: {split: '|', table: item}, kinds: {split: '|', table: kind}"),
     "text": ("format: csv", "items: {split: '|', table: item}, kinds: {split: '|', table: kind}"),
-    "rows": (
-        "format: csv",
-        "items: {column: item, last: 3, table: item}, kinds: {column: kind, last: 3, table: kind}",
-    ),
+    "rows": ("format: csv", "items: {column: item, last: 3, table: item}, kinds: {column: kind, last: 3, table: kind}"),
 }
 
 

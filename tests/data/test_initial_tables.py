@@ -73,18 +73,6 @@ def test_every_shard_gets_its_part(
 
 
 def test_mistakes(tmp_path: Path) -> None:
-    vectors = TableVectorsConfig("v.parquet")
-    for c, expected in (
-        (
-            SparseConfig(encode="hash", buckets=9, vectors=vectors),
-            "data.sparse.s.vectors: needs encode=vocabulary or id",
-        ),
-        (SparseConfig(vectors=TableVectorsConfig("v.txt")), "must be a .parquet, a .npz or a .npy file"),
-    ):
-        with pytest.raises(UserError, match=expected):
-            config(tmp_path, s=c)
-    with pytest.raises(UserError, match="i shares the table and has vectors, too"):
-        config(tmp_path, s=SparseConfig(vectors=vectors), i=SparseConfig(table="s", vectors=vectors))
     with pytest.raises(UserError, match=r"data\.sparse\.s\.vectors: no such file"):
         prepare(config(tmp_path, s=SparseConfig(vectors=TableVectorsConfig("w.parquet"))))
     infos = {"t": TableInfo("t", "s", "t.weight", 8, 16, 16, True, lambda x: x)}

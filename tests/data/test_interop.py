@@ -15,26 +15,21 @@ from feature_specs import CARDINALITIES, NUMBERS, Rows
 from forks import run_forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_rows import frames
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features import LABEL, ResolvedData
 from recsys.data.prepare.check_data import check_data, check_files
-from recsys.data.prepare.export_nvidia import export, id_type
-from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.prepare.export_nvidia import export
+from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import fixed_width, text
 from recsys.data.raw.nvidia_spec import expand_spec
 from recsys.data.raw.raw_format import RawFormat
 from recsys.online.predictor import Predictor
 from recsys.online.row_transforms import RowTransforms
 from recsys.preprocess import preprocess
-from recsys.schema.data_schema import (
-    DataConfig,
-    DenseConfig,
-    GroupConfig,
-    LabelConfig,
-    SparseConfig,
-)
+from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig
 
 SPLITS = ("train", "validation", "test")
 
@@ -44,10 +39,6 @@ def config(spec: Path, home: Path, *more: str, data: str = "nvidia_feature_spec"
     found = data_config(compose("preprocess", [f"data={data}", where, f"data.prepared={home / 'prepared'}", *more]))
     check_data(found)
     return found
-
-
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
 
 
 def assert_rows(frame: pl.DataFrame, of: Rows) -> None:
@@ -84,34 +75,11 @@ def test_split_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: tup
     assert prepare(config(tmp_path / "moved" / spec.name, tmp_path)).folder == prepared.folder
 
 
-def test_rows_one_by_one(tmp_path: Path) -> None:
-    test = made.rows(100, 1)
-    prepared = prepare(config(made.split_binary(tmp_path / "raw", {"train": made.rows(200), "test": test}), tmp_path))
-    pipeline = RowTransforms.load(prepared.folder)
-    given_rows = [{n: v[i] for n, v in test.items()} for i in range(100)]
-    assert pipeline.frame(given_rows).equals(frames(prepared)["test"].drop(LABEL))
-    with pytest.raises(UserError, match=r"column c_small: .*100.* is not a whole number"):
-        pipeline({**given_rows[0], "c_small": 100})
-    with pytest.raises(UserError, match="column c_small: None is missing"):
-        pipeline({n: v for n, v in given_rows[0].items() if n != "c_small"})
-
-
 def test_a_validation_mapping(tmp_path: Path) -> None:
     of = {"train": made.rows(200), "test": made.rows(100, 1), "validation": made.rows(50, 2)}
     done = frames(prepare(config(made.split_binary(tmp_path / "raw", of), tmp_path)))
     for split in SPLITS:
         assert_rows(done[split], of[split])
-
-
-def test_a_change_in_any_file_is_seen(tmp_path: Path) -> None:
-    spec = made.split_binary(tmp_path / "raw", {"train": made.rows(200), "test": made.rows(100, 1)})
-    first = prepare(config(spec, tmp_path)).folder
-    changed = made.rows(200)["c_large"]
-    changed[100] = 5
-    changed.tofile(spec.parent / "train" / "c_large.bin")
-    again = prepare(config(spec, tmp_path))
-    assert again.folder != first
-    assert frames(again)["train"]["c_large"][100] == 5
 
 
 @pytest.mark.parametrize(
@@ -149,16 +117,6 @@ def test_a_bad_line_of_one_chunk_takes_its_row_alone(tmp_path: Path) -> None:
         prepare(config(spec, tmp_path, "data.max_bad_rows=0.01"))
 
 
-def test_a_cardinality_that_nobody_counted_gets_a_vocabulary(tmp_path: Path) -> None:
-    train = made.rows(200)
-    spec = made.csv(tmp_path / "raw", {"train": train, "test": train}, [["label", *NUMBERS, *CARDINALITIES]], [[]])
-    content = yaml.safe_load(spec.read_text())
-    content["feature_spec"]["c_small"]["cardinality"] = "auto"
-    spec.write_text(yaml.safe_dump(content))
-    prepared = prepare(config(spec, tmp_path))
-    assert prepared.fitted.vocabularies["c_small"].height == len(set(train["c_small"][:180]))
-
-
 @given(data=st.data())
 @settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_types_and_cardinalities(tmp_path: Path, data: st.DataObject) -> None:
@@ -177,10 +135,9 @@ def test_any_types_and_cardinalities(tmp_path: Path, data: st.DataObject) -> Non
     chunks = [{"type": "split_binary", "features": [x], "files": [f"{x}.bin"]} for x in names]
     of = {f: {"dtype": t, "cardinality": s} for f, t, s in zip(names, dtypes, sizes, strict=True)}
     label = [{"type": "split_binary", "features": ["label"], "files": [f"label{x}.bin"]} for x in ("", "_test")]
-    spec = made.save(
-        home, {"train": [*chunks, label[0]], "test": [*chunks, label[1]]},
-        feature_spec=of | {"label": {"dtype": "bool"}}, channel_spec={"categorical": names, "label": ["label"]},
-    )  # fmt: skip
+    splits = {"train": [*chunks, label[0]], "test": [*chunks, label[1]]}
+    channels = {"categorical": names, "label": ["label"]}
+    spec = made.save(home, splits, feature_spec=of | {"label": {"dtype": "bool"}}, channel_spec=channels)
     prepared = prepare(config(spec, home))
     done = frames(prepared)
     for name, size, v in zip(names, sizes, values, strict=True):
@@ -247,11 +204,6 @@ def test_shared_tables_and_what_cannot_be_exported(tmp_path: Path) -> None:
         export(prepare(replace(data)), tmp_path / "bags")
 
 
-@pytest.mark.parametrize("size", [1, 126, 127, 128, 32766, 32767, 2**31 - 2])
-def test_types_of_ids(size: int) -> None:
-    assert id_type(size) == np.dtype(published_type(size))
-
-
 @pytest.mark.slow
 def test_days_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RawFormat, "range_rows", 70)
@@ -282,65 +234,51 @@ def test_contiguous_ids_of_arrays_beside_the_raw_ones(tmp_path: Path) -> None:
     assert prepared.fitted.features.tables["cat_26"][0].cardinality == 50
 
 
-# --- mistakes ----------------------------------------------------------------------------------------
-
-
-def edited(change: Any) -> Any:
-    def edit(spec: Path) -> None:
-        content = yaml.safe_load(spec.read_text())
-        change(content)
-        spec.write_text(yaml.safe_dump(content))
-
-    return edit
-
-
-def cut(spec: Path) -> None:
-    with (spec.parent / "train" / "c_large.bin").open("ab") as f:
-        f.write(b"abc")
-
-
-def longer(spec: Path) -> None:
-    with (spec.parent / "train" / "c_large.bin").open("ab") as f:
-        f.write(bytes(40))
-
-
-def mixed(c: Any) -> None:
-    c["source_spec"]["test"][0]["type"] = "csv"
-
-
-MISTAKES = [
-    (edited(lambda c: c["source_spec"].pop("test")), r"feature_spec.yaml: source_spec.test: missing"),
-    (edited(lambda c: c["source_spec"].update(valid=[])), r"source_spec.valid: unknown; .* validation"),
-    (edited(lambda c: c.pop("channel_spec")), r"channel_spec is missing"),
-    (edited(lambda c: c["channel_spec"]["categorical"].append("c_smal")), r"c_smal is not in .*did you mean c_small\?"),
-    (edited(lambda c: c["channel_spec"].update(user=[])), r"channel_spec.user: unknown"),
-    (edited(lambda c: c["channel_spec"].update(label=[])), r"must name one feature, not 0"),
-    (
-        edited(lambda c: c["feature_spec"]["c_small"].update(dtype="int9")),
-        r"c_small.dtype=int9: must be a numeric type",
-    ),
-    (edited(lambda c: c["feature_spec"]["c_small"].update(cardinality=0)), r"cardinality=0: must be a whole number"),
-    (edited(lambda c: c["source_spec"]["train"].pop(0)), r"source_spec.train: no chunk has the feature n_0"),
-    (edited(lambda c: c["source_spec"]["train"][0].update(type="csvv")), r"unknown type csvv; did you mean csv\?"),
-    (edited(lambda c: c["source_spec"]["train"][0].pop("files")), r"files: must be a list of names"),
-    (edited(mixed), r"cannot be mixed"),
-    (
-        edited(lambda c: c["feature_spec"]["c_small"].update(cardinality=99)),
-        r"c_small is not a whole number from 0 to 98 .*line 2",
-    ),
-    (lambda spec: spec.write_text("a: [1, 2\nb: }"), r"feature_spec.yaml: line 2: not YAML"),
-    (lambda spec: spec.write_text("- a\n"), r"is not a feature specification"),
-    (lambda spec: spec.unlink(), r"data.spec=.*: no such file"),
-    (lambda spec: (spec.parent / "train" / "c_small.bin").unlink(), r"c_small.bin: no such file; it should hold c_sm"),
-    (cut, r"c_large.bin: 803 bytes are not a whole number of rows of 4 bytes \(1 x int32\)"),
-    (longer, r"c_large.bin: 210 rows, but .*numerical_0.bin has 200"),
+MISTAKES = [  # where in the specification, what is there instead, what is told
+    ("source_spec.test", None, r"feature_spec.yaml: source_spec.test: missing"),
+    ("source_spec.valid", [], r"source_spec.valid: unknown; .* validation"),
+    ("channel_spec", None, r"channel_spec is missing"),
+    ("channel_spec.categorical.0", "c_smal", r"c_smal is not in .*did you mean c_small\?"),
+    ("channel_spec.user", [], r"channel_spec.user: unknown"),
+    ("channel_spec.label", [], r"must name one feature, not 0"),
+    ("feature_spec.c_small.dtype", "int9", r"c_small.dtype=int9: must be a numeric type"),
+    ("feature_spec.c_small.cardinality", 0, r"cardinality=0: must be a whole number"),
+    ("feature_spec.c_small.cardinality", 99, r"c_small is not a whole number from 0 to 98 .*line 2"),
+    ("source_spec.train.0", None, r"source_spec.train: no chunk has the feature n_0"),
+    ("source_spec.train.0.type", "csvv", r"unknown type csvv; did you mean csv\?"),
+    ("source_spec.train.0.files", None, r"files: must be a list of names"),
+    ("source_spec.test.0.type", "csv", r"cannot be mixed"),
+]
+FILES = [  # a file, what is in it instead or added to it, what is told
+    ("feature_spec.yaml", "a: [1, 2\nb: }", r"feature_spec.yaml: line 2: not YAML"),
+    ("feature_spec.yaml", "- a\n", r"is not a feature specification"),
+    ("feature_spec.yaml", None, r"data.spec=.*: no such file"),
+    ("train/c_small.bin", None, r"c_small.bin: no such file; it should hold c_sm"),
+    ("train/c_large.bin", b"abc", r"c_large.bin: 803 bytes are not a whole number of rows of 4 bytes \(1 x int32\)"),
+    ("train/c_large.bin", bytes(40), r"c_large.bin: 210 rows, but .*numerical_0.bin has 200"),
 ]
 
 
-@pytest.mark.parametrize(("break_it", "expected"), MISTAKES)
-def test_mistakes(tmp_path: Path, break_it: Any, expected: str) -> None:
+@pytest.mark.parametrize(("where", "value", "expected"), [*MISTAKES, *FILES])
+def test_mistakes(tmp_path: Path, where: str, value: Any, expected: str) -> None:
     spec = made.split_binary(tmp_path / "raw", {"train": made.rows(200), "test": made.rows(100, 1)})
-    break_it(spec)
+    if (where, value, expected) in FILES:
+        file = spec.parent / where
+        if value is None:
+            file.unlink()
+        else:
+            file.write_bytes(value.encode() if isinstance(value, str) else file.read_bytes() + value)
+    else:
+        content = yaml.safe_load(spec.read_text())
+        *path, last = (int(k) if k.isdigit() else k for k in where.split("."))
+        at = content
+        for key in path:
+            at = at[key]
+        if value is None:
+            at.pop(last)
+        else:
+            at[last] = value
+        spec.write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match=expected) as e:
         prepare(config(spec, tmp_path))
     assert "\n" not in str(e.value)
@@ -364,9 +302,6 @@ def test_mistakes_without_a_file(tmp_path: Path) -> None:
         check_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
 
 
-# --- encode: id, of any source -----------------------------------------------------------------------
-
-
 def ids(tmp_path: Path, **more: Any) -> DataConfig:
     sparse = {"s": SparseConfig(encode="id", rows=7), "b": SparseConfig(encode="id", rows=5, split=" ", max_length=2)}
     kinds = {"name": "t", "root": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared")}
@@ -374,8 +309,7 @@ def ids(tmp_path: Path, **more: Any) -> DataConfig:
 
 
 ROWS = [(i % 2, str(i % 7), " ".join(str((i + j) % 5) for j in range(i % 4))) for i in range(40)]
-BAD = [(1, "7", "1"), (0, "-1", "1"), (1, "1.5", "1"), (0, "x", "1"), (1, "", "1"), (1, "2", "1 9"), (0, "2", "q"),
-       (1, "99999999999999999999", "1")]  # fmt: skip
+BAD = [(1, s, "1") for s in ("7", "-1", "1.5", "x", "")] + [(1, "2", "1 9"), (0, "2", "q"), (1, "9" * 20, "1")]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "typed parquet"])
@@ -406,37 +340,11 @@ def test_ids_of_csv_and_parquet(tmp_path: Path, kind: str) -> None:
         reasons.pop(6)  # and of 'q' no element
     assert aside["reason"].to_list() == reasons
     pipeline = RowTransforms.load(prepared.folder)
-    assert pipeline.frame([{"s": int(s), "b": b if kind != "typed parquet" else [int(v) for v in b.split()]}
-                           for _, s, b in ROWS]).equals(done.head(40).drop(LABEL))  # fmt: skip
+    typed = kind == "typed parquet"
+    given_rows = [{"s": int(s), "b": [int(v) for v in b.split()] if typed else b} for _, s, b in ROWS]
+    assert pipeline.frame(given_rows).equals(done.head(40).drop(LABEL))
     with pytest.raises(UserError, match=r"column s: .*7.* is not a whole number"):
         pipeline({"s": 7, "b": "1" if kind != "typed parquet" else [1]})
-
-
-@pytest.mark.parametrize(
-    ("of", "expected"),
-    [
-        ({"encode": "id"}, r"rows: missing; encode=id needs it"),
-        ({"encode": "id", "rows": 3, "min_count": 2}, r"min_count=2: does not apply to encode=id"),
-        ({"encode": "id", "rows": 3, "buckets": 2}, r"buckets=2: does not apply to encode=id"),
-        ({"encode": "id", "rows": 3, "cross": ["p", "q"]}, r"cross=.*: cannot be combined with encode=id"),
-        ({"encode": "id", "rows": 3, "lag": 1}, r"lag=1: cannot be combined with encode=id"),
-        ({"encode": "idd", "rows": 3}, r"did you mean id\?"),
-    ],
-)
-def test_mistakes_of_ids(tmp_path: Path, of: dict[str, Any], expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        check_data(ids(tmp_path, sparse={"s": SparseConfig(**of)}))
-
-
-def test_a_report_of_ids(tmp_path: Path) -> None:
-    spec = made.split_binary(tmp_path / "raw", {"train": made.rows(300), "test": made.rows(100, 1)})
-    page = tmp_path / "look.html"
-    of = ["data=nvidia_feature_spec", f"data.spec={spec}", f"data.prepared={tmp_path / 'prepared'}"]
-    preprocess(compose("preprocess", [*of, "report=true", f"output={page}"]))
-    assert "value is the row number (table of 3,000 rows)" in page.read_text()
-
-
-# --- whole commands ----------------------------------------------------------------------------------
 
 
 def command(run: Any, name: str, *arguments: str, cwd: Path) -> str:

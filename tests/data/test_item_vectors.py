@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from raw_rows import of_yaml
 
 from recsys.base.errors import UserError
-from recsys.config.compose import compose, typed
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.features.vectors import Vectors, parse_way
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.features import FeatureSpec
-from recsys.job.build import build_model
-from recsys.job.run_config import RunConfig
 from recsys.models.common.items import Items
 
 YAML = """
@@ -132,66 +129,25 @@ def test_alone_or_added_to_the_vector_of_the_id(tmp_path: Path) -> None:
         torch.testing.assert_close(found, mapped + row)
 
 
-def test_models_that_read_only_ids_say_so(tmp_path: Path) -> None:
-    done = prepared(tmp_path, "ids: false, vectors: {text: {file: v.parquet, key: id}}")
-    cfg = RunConfig.of(typed(compose("train", ["model=mult_vae", "data=sample_sequences"])))
-    with pytest.raises(UserError, match=r"reads only the ids of items: set data.items.ids=true"):
-        build_model(cfg, done.fitted.features, torch.device("cpu"))
-
-
 def frame(names: list[str], vectors: list[Any]) -> pl.DataFrame:
     return pl.DataFrame({"id": names, "vector": vectors})
 
 
 FILE = "vectors: {text: {file: v.parquet, key: id}}"
+WAY = "vectors: {text: {file: v.parquet, key: id, normalise: [%s]}}"
+NAN = [[1.0], [float("nan")]]
 MISTAKES = {
-    "duplicate": (
-        FILE,
-        frame(["i0", "i1", "i0"], [[1.0], [2.0], [3.0]]),
-        "more than one vector for 'i0', in rows 1 and 3; remove one",
-    ),
-    "nan": (
-        FILE,
-        frame(["i0", "i1"], [[1.0], [float("nan")]]),
-        "row 2: the vector of 'i1' has an infinite or missing number; remove the row",
-    ),
-    "width": (
-        FILE,
-        frame(["i0", "i1"], [[1.0, 2.0], [1.0]]),
-        "its vectors differ in length (1, 2): row 2, of 'i1', has 1 numbers, the first one 2",
-    ),
-    "components": (
-        "vectors: {text: {file: v.parquet, key: id, normalise: [{pca: 9}]}}",
-        None,
-        "data.items.vectors.text.normalise: {pca: 9}: the vectors have 4 numbers; take 4 or fewer",
-    ),
-    "few": (
-        "vectors: {text: {file: v.parquet, key: id, normalise: [{pca: 4}]}}",
-        None,
-        "data.items.vectors.text.normalise: 4 components are too many: only 3 of them are of training rows; take 3",
-    ),
-    "count": (
-        "vectors: {text: {file: v.parquet, key: id, normalise: [pca]}}",
-        None,
-        "data.items.vectors.text.normalise: pca needs the number of components, such as {pca: 64}",
-    ),
-    "way": (
-        "vectors: {text: {file: v.parquet, key: id, normalise: [whitn]}}",
-        None,
-        "data.items.vectors.text.normalise: whitn is unknown; did you mean whiten?",
-    ),
-    "strangers": (
-        FILE,
-        frame(["x0", "x1"], [[1.0], [2.0]]),
-        "data.items.vectors: no file has a row for any of the items; they hold values such as 'x0', but the items",
-    ),
-    "array": (
-        "vectors: {text: {file: v.npz, key: ids}}",
-        None,
-        "has no array ids; did you mean id?",
-    ),
+    "duplicate": (FILE, frame(["i0", "i1", "i0"], [[1.0], [2.0], [3.0]]), "more than one vector for 'i0', in rows 1"),
+    "nan": (FILE, frame(["i0", "i1"], NAN), "row 2: the vector of 'i1' has an infinite or missing number"),
+    "width": (FILE, frame(["i0", "i1"], [[1.0, 2.0], [1.0]]), "row 2, of 'i1', has 1 numbers, the first one 2"),
+    "components": (WAY % "{pca: 9}", None, "normalise: {pca: 9}: the vectors have 4 numbers; take 4 or fewer"),
+    "few": (WAY % "{pca: 4}", None, "4 components are too many: only 3 of them are of training rows; take 3"),
+    "count": (WAY % "pca", None, "normalise: pca needs the number of components"),
+    "way": (WAY % "whitn", None, "normalise: whitn is unknown; did you mean whiten?"),
+    "strangers": (FILE, frame(["x0", "x1"], [[1.0], [2.0]]), "no file has a row for any of the items"),
+    "array": ("vectors: {text: {file: v.npz, key: ids}}", None, "has no array ids; did you mean id?"),
     "ids": ("ids: false", None, "data.items.ids=false: items have no features; name a file of vectors"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -25,12 +25,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two files of several row groups; `one` and the dense column are the row's number, bags repeat its last digit."""
     folder = tmp_path_factory.mktemp("lanes")
     number = np.arange(ROWS)
-    frame = pl.DataFrame({
-        LABEL: (number % 2).astype(np.float32),
-        "number": number.astype(np.float32),
-        "one": number.astype(np.int32),
-        "bag": pl.Series([[i % 9] * (i % 4) for i in range(ROWS)], dtype=pl.List(pl.Int32)),
-    })  # fmt: skip
+    bags = pl.Series([[i % 9] * (i % 4) for i in range(ROWS)], dtype=pl.List(pl.Int32))
+    columns = {LABEL: (number % 2).astype(np.float32), "number": number.astype(np.float32)}
+    frame = pl.DataFrame(columns | {"one": number.astype(np.int32), "bag": bags})
     paths = [folder / "part-0.parquet", folder / "part-1.parquet"]
     for path, rows in zip(paths, (frame[:600], frame[600:]), strict=True):
         rows.write_parquet(path, row_group_size=64)

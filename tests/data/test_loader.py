@@ -1,6 +1,5 @@
 """The loader: every row once, the same rows as polars reads, in equal steps, resumable at any batch."""
 
-import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -40,10 +39,13 @@ SPECS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_loader_of_other_tests() -> None:
-    """Free the loaders of trainers, which are in reference cycles: the tests below look for threads of loaders."""
-    gc.collect()
+OTHERS: set[threading.Thread] = set()  # of loaders of other tests in this process
+
+
+@pytest.fixture(autouse=True)
+def threads_of_other_tests() -> None:
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
 
 
 def table(rows: int) -> pl.DataFrame:
@@ -139,13 +141,6 @@ def test_rows_of_few_columns_are_shuffled_over_all_row_groups(tmp_path: Path) ->
     assert set((users // group).tolist()) == set(range(6))
 
 
-def test_features_are_read_in_the_specs_order_not_the_files(tmp_path: Path) -> None:
-    frame = table(50)
-    spec = FeatureSpec(DENSE[::-1], SINGLE[::-1])
-    [batch] = ParquetLoader(files(tmp_path, frame), spec, batch_size=64)
-    assert content([batch], spec) == expected(frame, spec)
-
-
 @pytest.mark.parametrize("kind", list(SPECS))
 def test_batch_of_a_frame_is_the_loaders(tmp_path: Path, kind: str) -> None:
     frame, spec = table(90), SPECS[kind]
@@ -228,43 +223,27 @@ def test_steps_of_eight_processes_have_equal_numbers_of_ids(tmp_path: Path) -> N
 
 @settings(max_examples=examples(80), deadline=None)
 @given(
-    rows=st.integers(1, 200),
-    batch_size=st.integers(1, 40),
-    world=st.integers(1, 4),
-    buffer=st.integers(1, 300),
-    group=st.integers(1, 90),
-    n_files=st.integers(1, 3),
-    shuffle=st.booleans(),
-    training=st.booleans(),
-    kind=st.sampled_from(["single", "multi", "bags"]),
+    st.tuples(st.integers(1, 200), st.integers(1, 90), st.integers(1, 3)),
+    st.tuples(st.integers(1, 40), st.integers(1, 300), st.integers(1, 4)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["single", "multi", "bags"]),
 )
 def test_ranks_share_the_rows_in_equal_steps(
     tmp_path_factory: pytest.TempPathFactory,
-    rows: int,
-    batch_size: int,
-    world: int,
-    buffer: int,
-    group: int,
-    n_files: int,
+    written: tuple[int, int, int],
+    read: tuple[int, int, int],
     shuffle: bool,
     training: bool,
     kind: str,
 ) -> None:
+    (rows, group, n_files), (batch_size, buffer, world) = written, read
     frame, spec = table(rows), SPECS[kind]
     paths = files(tmp_path_factory.mktemp("ranks"), frame, group=group, files=n_files)
+    how = {"batch_size": batch_size, "training": training, "shuffle": shuffle, "buffer_rows": buffer}
 
     def of(rank: int) -> ParquetLoader:
-        return ParquetLoader(
-            paths,
-            spec,
-            batch_size=batch_size,
-            training=training,
-            shuffle=shuffle,
-            seed=1,
-            buffer_rows=buffer,
-            rank=rank,
-            world_size=world,
-        )
+        return ParquetLoader(paths, spec, **how, seed=1, rank=rank, world_size=world)
 
     if training and rows < world:
         with pytest.raises(UserError, match="too few"):
@@ -403,18 +382,10 @@ def test_reading_ahead_changes_no_batch(tmp_path: Path, kind: str) -> None:
     assert none_is_left()
 
 
-def test_an_evaluation_cut_short_leaves_the_next_one_whole(tmp_path: Path) -> None:
-    loader = ParquetLoader(files(tmp_path, table(100)), SPECS["single"], batch_size=10)
-    for i, _ in enumerate(loader):
-        if i == 3:
-            break
-    assert epoch(loader) == epoch(loader) == list(range(100))
-
-
 def none_is_left() -> bool:
-    """Whether the threads of loaders end, some of which may have just been deleted."""
+    """Whether the threads of this test's loaders end, some of which may have just been deleted."""
     stop = time.monotonic() + 5
-    while any("loader" in t.name for t in threading.enumerate()):
+    while any("loader" in t.name for t in {*threading.enumerate()} - OTHERS):
         if time.monotonic() > stop:
             return False
         time.sleep(0.01)

@@ -189,15 +189,6 @@ def test_no_credentials(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "\n" not in str(e.value)
 
 
-def test_digests_of_stores_that_tell_no_content(memory: Any, tmp_path: Path) -> None:
-    memory.pipe("/in/a.csv", b"x\n1\n")
-    [file] = list_remote_files("memory://in", "input")
-    first = digests([file], tmp_path)[file]
-    assert digests([file], tmp_path)[file] == first
-    memory.pipe("/in/a.csv", b"x\n2\n")
-    assert digests([file], tmp_path)[file] != first
-
-
 def test_a_run_is_mirrored_to_s3_and_fetched(s3: Any, tmp_path: Path) -> None:
     folder = tmp_path / "a" / "checkpoints" / "step-00000010"
     folder.mkdir(parents=True)
@@ -212,3 +203,12 @@ def test_a_run_is_mirrored_to_s3_and_fetched(s3: Any, tmp_path: Path) -> None:
     assert sorted(s3.find("bucket/runs/a")) == ["bucket/runs/a/config.yaml", "bucket/runs/a/mirror.json"]
     with pytest.raises(UserError, match=r"^checkpoint\.mirror=s3://none/a: cannot be written: "):
         mirror.check("s3://none/a", tmp_path / "a", resumed=False)
+
+
+def test_digests_of_stores_that_tell_no_content(memory: Any, tmp_path: Path) -> None:
+    memory.pipe("/in/a.csv", b"x\n1\n")
+    [file] = list_remote_files("memory://in", "input")
+    first = digests([file], tmp_path)[file]
+    assert digests([file], tmp_path)[file] == first
+    memory.pipe("/in/a.csv", b"x\n2\n")
+    assert digests([file], tmp_path)[file] != first

@@ -13,10 +13,10 @@ import pytest
 from data_configs import data_from
 from forks import warm_python
 from omegaconf import OmegaConf
+from raw_rows import frames
 
 from recsys.base.errors import UserError
 from recsys.data.features import LABEL, ResolvedData
-from recsys.data.prepare import bad_rows
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare.check_data import check_files
@@ -56,10 +56,6 @@ def config(tmp_path: Path, **more: Any) -> DataConfig:
         "sparse": {"s": SparseConfig()},
     }
     return ResolvedData(**(defaults | more))
-
-
-def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
-    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
 
 
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,14 +112,6 @@ def test_files_that_the_config_does_not_fit_stop_it_at_once(tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"150 of the first 200 rows cannot be read: 150 rows: x is not a number"):
         check_files(config(tmp_path))
     assert check_files(config(tmp_path, max_bad_rows=1.0))
-
-
-def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_rows, "EARLY_STOP_ROWS", 50)
-    monkeypatch.setattr(RawFormat, "range_bytes", 200)
-    write(tmp_path / "raw", rows=3000, bad=tuple(range(30)))
-    with pytest.raises(UserError, match=r"of \d\d rows cannot be read"):
-        prepare(config(tmp_path))
 
 
 def test_nothing_usable(tmp_path: Path) -> None:

@@ -49,18 +49,27 @@ CASES = {
         },
     ),
     "kuairand": Case(
-        {"is_click": (30.0, ROWS), "is_like": (20.0, ROWS), "is_follow": (15.0, ROWS), "is_comment": (12.0, ROWS),
-         "is_forward": (10.0, ROWS), "is_hate": (9.0, ROWS), "long_view": (8.0, ROWS), "is_profile_enter": (7.0, ROWS)},
+        {
+            "is_click": (30.0, ROWS),
+            "is_like": (20.0, ROWS),
+            "is_follow": (15.0, ROWS),
+            "is_comment": (12.0, ROWS),
+            "is_forward": (10.0, ROWS),
+            "is_hate": (9.0, ROWS),
+            "long_view": (8.0, ROWS),
+            "is_profile_enter": (7.0, ROWS),
+        },
         {"follows": {"(0,10]": ROWS}, "active": {"high_active": 30, "full_active": 30}},
     ),
     "kuairec": Case(
-        {"label": (40.0, ROWS)},
-        {"categories": {str(v): 10 for v in range(6)} | {"9": 30}, "follows": {"(0,10]": ROWS}},
+        {"label": (40.0, ROWS)}, {"categories": {str(v): 10 for v in range(6)} | {"9": 30}, "follows": {"(0,10]": ROWS}}
     ),
     "yelp": Case(LIKED, {"categories": {"Food": 50, "Restaurants": 50}, "city": {"Tucson": 30, "Reno": 30}}),
     "steam": Case({"label": (45.0, ROWS)}, {"mac": {"true": 30, "false": 30}}),
     "census_income": Case(
-        {"income": (8.0, 80), "never_married": (40.0, 80)}, {"education": {"Masters degree": 80}, "migration_msa": {"": 80}}, 80
+        {"income": (8.0, 80), "never_married": (40.0, 80)},
+        {"education": {"Masters degree": 80}, "migration_msa": {"": 80}},
+        80,
     ),
     "adult": Case({"label": (20.0, 80)}, {"workclass": {"Private": 66, "": 14}}, 80),
     "rossmann": Case(
@@ -69,7 +78,7 @@ CASES = {
         52,
     ),
     "yambda": Case({"label": (1107.0, 1905)}, {"is_organic": {"0": 734, "1": 1171}}, 1905),  # likes are no rows
-}  # fmt: skip
+}
 RETRIEVAL = {  # the items; the number of rows of each split
     "movielens_retrieval": ({str(m) for m in range(1, 7)}, (10, 10, 10)),
     "amazon_reviews_2018": (set(ITEMS_2018), (10, 10, 10)),
@@ -153,12 +162,6 @@ def test_rows_of_retrieval_models(name: str, tmp_path: Path) -> None:
     assert tuple(prepared.rows(split) for split in SPLITS) == rows
     lengths: Any = frame_of(prepared)[first].list.len()
     assert lengths.max() == 6  # all items of a user or session, in the last row
-
-
-def test_the_documentation_lists_every_data_set() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "data_sets.md").read_text()
-    missing = [p.stem for p in (conf_dir() / "data").glob("*.yaml") if f"`{p.stem}`" not in text]
-    assert not missing
 
 
 @pytest.mark.slow

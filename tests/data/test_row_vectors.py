@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from test_typed_formats import write_arrow
 
-from recsys.base.errors import UserError
 from recsys.data.features import ResolvedData
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.check_data import check_data, check_files
@@ -116,17 +115,3 @@ def test_rows_without_a_vector_of_this_width(tmp_path: Path) -> None:
     bad = pl.read_csv(f"{prepared.folder}.bad_rows.csv")
     assert bad["line"].to_list() == [4, 5, 7, 8]
     assert set(bad["reason"]) == {"v is not a vector of 2 numbers"}
-
-
-@pytest.mark.parametrize(
-    ("c", "expected"),
-    [
-        (DenseConfig(width=1, split=";"), "data.dense.v: a vector of one number, which is read as a number"),
-        (DenseConfig(width=4, transform=["log"]), "data.dense.v.transform: does not apply to a vector"),
-        (DenseConfig(width=4, normalise=["l1"]), "data.dense.v.normalise: l1 is unknown"),
-    ],
-)
-def test_mistakes(tmp_path: Path, c: DenseConfig, expected: str) -> None:
-    with pytest.raises(UserError) as e:
-        config(tmp_path, {"v": c}).dense_columns  # noqa: B018
-    assert expected in str(e.value)

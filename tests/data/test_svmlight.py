@@ -53,9 +53,8 @@ def test_bad_lines(tmp_path: Path) -> None:
     file.write_text("\n".join(lines) + "\n")
     assert column_names(SOURCE, file) == ["label", "qid", "f1", "f2"]
     [block] = read(SOURCE, file, [])
-    assert block.frame.head(3).select("label", "qid", "f1", "f2").rows() == [
-        ("1", "1", "5", "6"), ("0", "1", "0", "7"), ("0", None, "1", "0"),
-    ]  # fmt: skip
+    read_rows = block.frame.head(3).select("label", "qid", "f1", "f2").rows()
+    assert read_rows == [("1", "1", "5", "6"), ("0", "1", "0", "7"), ("0", None, "1", "0")]
     assert [(b.line, b.reason) for b in block.bad] == [
         (3, "a field is not key:value"),
         (4, "a key occurs twice"),

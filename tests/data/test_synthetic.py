@@ -8,13 +8,7 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
 
-from recsys.data.samples.clicks import (
-    CLICK_RATE,
-    VOCABULARY,
-    ClickTeacher,
-    draw,
-    write_sample,
-)
+from recsys.data.samples.clicks import CLICK_RATE, VOCABULARY, ClickTeacher, draw, write_sample
 
 ROWS = 60_000  # more than a block, and not a whole number of blocks
 

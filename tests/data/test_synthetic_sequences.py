@@ -6,18 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.base.errors import UserError
-from recsys.config.compose import compose
-from recsys.data.samples.sequences import (
-    FOLLOW_PROBABILITY,
-    ITEM_KINDS,
-    ITEMS,
-    LIKED,
-    MEAN_LENGTH,
-    World,
-    write_sample,
-)
-from recsys.job.check_built import check
+from recsys.data.samples.sequences import FOLLOW_PROBABILITY, ITEMS, KINDS, LIKED, MEAN_LENGTH, World, write_sample
 
 ROWS = 20_000
 
@@ -56,11 +45,3 @@ def test_users_go_on_as_the_world_says(log: pl.DataFrame) -> None:
     kinds = log.with_columns(kind=pl.Series(world.kinds)[log["number"].to_numpy()])
     most = kinds.group_by("user", "kind").len().sort("len").group_by("user").tail(LIKED)["len"].sum() / ROWS
     assert most > 0.6  # of what a user chooses
-
-
-def test_mistake() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"data.sample.kind=sequence: must be clicks, .* or queries; did you mean seq",
-    ):
-        check(compose("train", ["data=sample_sequences", "model=ease", "data.sample.kind=sequence"]))

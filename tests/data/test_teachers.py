@@ -144,8 +144,7 @@ LEARNED: list[tuple[str, int, int, dict[str, Any]]] = [  # config, rows, epochs,
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "epochs", "most"),
-    [pytest.param(*x, id=x[0], marks=pytest.mark.slow) for x in LEARNED],
+    ("name", "rows", "epochs", "most"), [pytest.param(*x, id=x[0], marks=pytest.mark.slow) for x in LEARNED]
 )
 def test_a_model_comes_near_the_teacher(
     name: str, rows: int, epochs: int, most: dict[str, float], tmp_path: Path

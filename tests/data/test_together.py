@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 import torch
 
-from recsys.base.errors import UserError
 from recsys.batch import Batch
 from recsys.data.features import GROUP, ResolvedData
 from recsys.data.features.group_features import add_group_features
@@ -19,7 +18,7 @@ from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SequenceConfig, SparseConfig
+from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SparseConfig
 
 ROWS, GROUPS = 1500, 130
 
@@ -123,9 +122,3 @@ def test_numbers_of_groups() -> None:
     assert len(np.unique(numbers)) == len(names) and np.array_equal(numbers[:50_000], numbers[50_000:])
     digest = hashlib.blake2b(b"a", digest_size=8).digest()
     assert group_numbers(pl.Series(["a"])).tolist() == [int.from_bytes(digest, "little", signed=True)]
-
-
-def test_mistakes(tmp_path: Path) -> None:
-    data = config(tmp_path, sequences=SequenceConfig(max_length=5))
-    with pytest.raises(UserError, match=r"data\.group\.together=true: applies to rows with labels"):
-        check_data(data)

@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 from raw_rows import learn
 
 from recsys.base.errors import UserError
-from recsys.data.features import LABEL, TIME, Fitted, ResolvedData, parse_rows
+from recsys.data.features import TIME, Fitted, ResolvedData, parse_rows
 from recsys.data.features.batch_tensors import batch_of
 from recsys.data.features.blocks import LINE, Block
-from recsys.schema.data_schema import (
-    DataConfig,
-    DenseConfig,
-    LabelConfig,
-    SparseConfig,
-    SplitConfig,
-)
+from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)
 
@@ -47,7 +41,7 @@ def fitted(data: DataConfig, *blocks: Block) -> tuple[Fitted, pl.DataFrame]:
     return learn(data, *frames), pl.concat(frames)
 
 
-X = [3.0, -2.0, 0.5, None, 1e6, 7.25]
+X = [3.0, -2.0, 0.5, None, 90.0, 7.25]
 
 
 @pytest.mark.parametrize(
@@ -67,13 +61,6 @@ def test_closed_forms(transform: str, formula: Any) -> None:
     expected = formula(train, np.array([0.25 if x is None else x for x in unseen]))
     assert got.dtype == pl.Float32
     np.testing.assert_allclose(got.to_numpy(), expected, rtol=1e-6, atol=1e-6)
-
-
-def test_transforms_in_a_row_are_each_fitted_on_the_one_before() -> None:
-    data = config({"x": DenseConfig(transform=["log", "standardise"], fill=0.0)})
-    learnt, frame = fitted(data, block(x=[0.0, 1, 2, 30]))
-    logs = np.log(np.array([0.0, 1, 2, 30]) + 1)
-    np.testing.assert_allclose(learnt.apply(frame)["x"], (logs - logs.mean()) / logs.std(), rtol=1e-5)
 
 
 def test_a_constant_column_has_no_deviation() -> None:
@@ -112,19 +99,7 @@ def test_quantiles_keep_the_order_and_end_at_0_and_1(values: list[float], bins: 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=9), min_size=1, max_size=5).filter(lambda v: any(v)))
 def test_moments_by_chunks_are_those_of_the_whole(chunks: list[list[float]]) -> None:
     data = config({"x": DenseConfig(transform=["standardise"], fill=0.0)})
-    learnt, _ = fitted(
-        data,
-        *(
-            Block(
-                Path("f"),
-                pl.DataFrame(
-                    {"x": c, "y": [1] * len(c), LINE: range(len(c))},
-                    schema={"x": pl.Float64, "y": pl.Int64, LINE: pl.Int64},
-                ),
-            )
-            for c in chunks
-        ),
-    )
+    learnt, _ = fitted(data, *(block(x=pl.Series(c, dtype=pl.Float64)) for c in chunks))
     whole = np.array([x for c in chunks for x in c])
     p = learnt.dense["x"][0]
     assert (p["min"], p["max"]) == (whole.min(), whole.max())
@@ -178,14 +153,6 @@ def test_lists_of_a_parquet_file(kind: Any) -> None:
     assert learnt.apply(frame)["m"].to_list() == [[1, 2], [], [], [1, 3]]  # a null element is none
 
 
-def test_an_empty_vocabulary_gives_zeros() -> None:
-    data = config(sparse={"s": SparseConfig(min_count=9), "m": SparseConfig(min_count=9, split=" ")})
-    learnt, frame = fitted(data, block(s=["a", None], m=["a b", None]))
-    done = learnt.apply(frame)
-    assert done["s"].to_list() == [0, 0] and done["m"].to_list() == [[0, 0], []]
-    assert done.schema["m"] == pl.List(pl.Int32) and done.schema["s"] == pl.Int32
-
-
 def test_shared_tables() -> None:
     sparse = {
         "p": SparseConfig(table="t", min_count=2),
@@ -218,20 +185,17 @@ def test_bad_values_are_set_aside_and_the_good_ones_kept() -> None:
     assert frame.filter(pl.col(LINE) == 8)["x"].to_list() == [None] and frame[TIME].dtype == pl.Float64
 
 
-def test_label_at_least() -> None:
-    data = config({"x": DenseConfig()})
-    data.label.kind, data.label.at_least = "binary", 4
-    frame, bad = parse_rows(data, block(y=[5.0, 4.0, 3.9, float("nan"), None], x=[1] * 5))
-    assert frame[LABEL].to_list() == [1, 1, 0] and [b.line for b in bad] == [4, 5]
-
-
-def test_types_that_hold_no_value() -> None:
-    with pytest.raises(UserError, match=r"data\.sparse\.s: column s holds List.*set split"):
-        parse_rows(config(sparse={"s": SparseConfig()}), block(s=[[1], [2]]))
-    with pytest.raises(UserError, match=r"data\.dense\.s: column s holds"):
-        parse_rows(config({"s": DenseConfig()}), block(s=[[1], [2]]))
-    with pytest.raises(UserError, match=r"data\.sparse\.s"):
-        parse_rows(config(sparse={"s": SparseConfig(split=",")}), block(s=[[[1]], [[2]]]))
+@pytest.mark.parametrize(
+    ("dense", "sparse", "value", "told"),
+    [
+        ({}, {"s": SparseConfig()}, [1], r"data\.sparse\.s: column s holds List.*set split"),
+        ({"s": DenseConfig()}, {}, [1], r"data\.dense\.s: column s holds"),
+        ({}, {"s": SparseConfig(split=",")}, [[1]], r"data\.sparse\.s"),
+    ],
+)
+def test_types_that_hold_no_value(dense: Any, sparse: Any, value: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        parse_rows(config(dense, sparse), block(s=[value, value]))
 
 
 def test_floats_of_a_parquet_file_where_nan_is_missing() -> None:
@@ -300,16 +264,3 @@ def test_anything_goes_in_and_finite_numbers_come_out(rows: list[tuple[Any, ...]
     assert done["s"].to_list() == [ids.get(v or "", 0) for v in frame["s"]]
     batch = batch_of(done, learnt.features)
     assert batch.sparse["m"].lengths().tolist() == [len(v) for v in done["m"]]
-
-
-def test_saved_and_loaded_it_applies_the_same(tmp_path: Path) -> None:
-    data = config(
-        {"x": DenseConfig(transform=["log", "standardise"]), "z": DenseConfig()},
-        {"s": SparseConfig(min_count=2), "sp ace:1": SparseConfig(column="s"), "m": SparseConfig(split=" ")},
-    )
-    learnt, frame = fitted(data, block(x=[0.1, 0.2, 1 / 3], z=[1, 2, None], s=["é", "é", None], m=["a b", None, "b"]))
-    learnt.save(tmp_path / "one")
-    Fitted.copy(tmp_path / "one", tmp_path / "two")
-    again = Fitted.load(tmp_path / "two")
-    assert again.features == learnt.features and again.dense == learnt.dense
-    assert again.apply(frame).equals(learnt.apply(frame))

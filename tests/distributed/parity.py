@@ -39,11 +39,7 @@ FEATURES = (*SPEC.sparse, *SEQUENCES.sparse)
 DECAY = {"rowwise_adagrad": 0.1, "adagrad": 0.0, "adam": 0.1, "partial_rowwise_adam": 0.1, "sgd": 0.0}
 MIXED: dict[str, Any] = {
     "types": ["row_wise"],
-    "per_table": {
-        "b": {"types": ["data_parallel"]},
-        "d": {"types": ["table_wise"]},
-        "s_s": {"types": ["column_wise"]},
-    },
+    "per_table": {"b": {"types": ["data_parallel"]}, "d": {"types": ["table_wise"]}, "s_s": {"types": ["column_wise"]}},
 }
 
 
@@ -333,8 +329,7 @@ def initial_tables(rank: int, world_size: int, kinds: list[str]) -> list[dict[st
         torch.manual_seed(7)
         case = Case(kind, "rowwise_adagrad")
         module = RecsysModule(
-            lambda case=case: Task(Model(case)),
-            Placement(case.sharding, case.optim, ROWS // world_size, world_size),
+            lambda case=case: Task(Model(case)), Placement(case.sharding, case.optim, ROWS // world_size, world_size)
         )
         module.setup_model(torch.device("cpu"))
         state = module.dmp.state_dict().items()

@@ -63,10 +63,9 @@ def _rank(rank: int, world_size: int, kind: str) -> tuple[list[Any], set[int]]:
         for first in range(0, max(np.diff(CUTS[world_size])), 10):  # the same steps on all ranks
             a, b = min(start + first, stop), min(start + first + 10, stop)
             rows = [*range(a, b), 0]  # the last one only fills up
-            metrics.update(
-                matrix[rows], score, _lists([targets[r] for r in rows[:-1]] + [targets[0][:0]]),
-                _lists([history[r] for r in rows]), a, torch.tensor([1.0] * (b - a) + [0]), vectors,
-            )  # fmt: skip
+            wanted = _lists([targets[r] for r in rows[:-1]] + [targets[0][:0]])
+            seen, weight = _lists([history[r] for r in rows]), torch.tensor([1.0] * (b - a) + [0])
+            metrics.update(matrix[rows], score, wanted, seen, a, weight, vectors)
         kept = np.concatenate(metrics._kept)[:, 1:]
         found.append((kept, metrics.compute()))
     assert query_batch <= set(mine)

@@ -67,10 +67,8 @@ def batch(step: int, rank: int, world_size: int) -> Batch:
     )
     one = torch.ones(rows, dtype=torch.long)
     targets = torch.where(users == 0, N - 1, items[:, -1])  # the last candidate is cold
-    return Batch(
-        torch.zeros(rows, 0), sparse, torch.zeros(rows, 0), targets=JaggedIds(targets, one),
-        history=JaggedIds(items[:, :-1].flatten(), one * (LENGTH - 1)), first_row=mine.start,
-    )  # fmt: skip
+    more = {"targets": JaggedIds(targets, one), "history": JaggedIds(items[:, :-1].flatten(), one * (LENGTH - 1))}
+    return Batch(torch.zeros(rows, 0), sparse, torch.zeros(rows, 0), **more, first_row=mine.start)  # type: ignore[arg-type]
 
 
 def model(kind: str) -> nn.Module:

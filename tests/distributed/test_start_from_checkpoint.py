@@ -118,9 +118,8 @@ def second(rank: int, world_size: int, folder: str, kind: str) -> dict[str, Any]
         taken = Training(rank, world_size, NEW, kind, optimizer, seed=9)
         before = taken.local()
         taken.go_on(Path(folder) / optimizer, FRESH)
-        found[optimizer] = {
-            "given": given.local(), "grown": grown.local(), "at once": at_once, "before": before, "taken": taken.local()
-        }  # fmt: skip
+        whole = {"given": given.local(), "grown": grown.local(), "taken": taken.local()}
+        found[optimizer] = whole | {"at once": at_once, "before": before}
     return found
 
 

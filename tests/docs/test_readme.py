@@ -33,18 +33,21 @@ WORDS = {
     "follow": ("file",),
     "serve": ("models",),
 }
-COMMANDS = sorted({
+COMMAND = re.compile(r"^(?: {4})?(?:uv run (?:--no-dev )?)?python -m recsys\.(\w+) ([^#\n]*)", re.M)
+FOUND = {
     (m[1], " ".join(shlex.split(re.sub(r"(?<!\S)\[([^\]]*)\]", r"\1", m[2].split("  ")[0]))))  # [what may be left out]
     for page in PAGES
-    for m in re.finditer(r"^(?: {4})?(?:uv run (?:--no-dev )?)?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
+    for m in COMMAND.finditer(page.read_text())
     if "..." not in m[2] and m[1] != "sweep"  # whose words are no overrides
-})  # fmt: skip
+}
+COMMANDS = sorted(FOUND)
 
 
 def test_some_were_found() -> None:
     assert len(COMMANDS) >= 10
 
 
+@pytest.mark.few(60)
 @pytest.mark.parametrize(("command", "arguments"), COMMANDS)
 def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "conf" / "data"

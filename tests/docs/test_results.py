@@ -34,23 +34,6 @@ def test_the_interval_of_a_mean() -> None:
     assert make_results.interval([0.3]) is None
 
 
-def test_a_row_without_runs_is_an_error() -> None:
-    table = {"title": "T", "results": "retrieval/results.csv", "metrics": {"HR@10": "hr@10"}}
-    row = {"model": "M", "where": {"experiment": "none"}, "published": {"HR@10": 0.5}}
-    with pytest.raises(SystemExit, match=r"T, M: no such lines in retrieval/results\.csv"):
-        make_results.figures(table, row)
-    [figure] = make_results.figures(table, row | {"not_run": True})
-    assert figure.cells() == ("0.5000", "not run", "") and figure.shortfall is None
-
-
-def test_figures_beside_published_ones() -> None:
-    table = {"title": "T", "results": "retrieval/results.csv", "metrics": {"HR@10": "hr@10"}}
-    row = {"model": "M", "where": {"experiment": "beauty_popularity"}, "published": {"HR@10": 0.0230}}
-    [figure] = make_results.figures(table, row)
-    published, ours, apart = figure.cells()
-    assert (published, ours) == ("0.0230", "0.0115 (1)") and apart.startswith("-49.")
-
-
 @pytest.mark.parametrize(
     ("metric", "published", "ours", "shortfall"),
     [
@@ -65,22 +48,3 @@ def test_figures_beside_published_ones() -> None:
 def test_how_much_worse_than_published(metric: str, published: float, ours: list[float], shortfall: float) -> None:
     figure = make_results.Figure("M (T)", metric, published, False, ours)
     assert figure.shortfall == pytest.approx(shortfall, abs=1e-9)
-
-
-def test_the_summary_counts_and_names() -> None:
-    where = {"experiment": "beauty_popularity"}
-    rows = [
-        {"model": "far", "where": where, "published": {"HR@10": 0.0230}},
-        {"model": "near", "where": where, "best": {"HR@10": 0.0115}},
-        {"model": "later", "where": {"experiment": "none"}, "published": {"HR@10": 0.5}, "not_run": True},
-        {"model": "unknown", "where": where},
-    ]
-    table = {
-        "title": "T, full ranking",
-        "results": "retrieval/results.csv",
-        "metrics": {"HR@10": "hr@10"},
-        "rows": rows,
-    }
-    text = make_results.summary([table])
-    assert text.startswith("**Of 3 published figures, 1 are reached**") and " 1 were not run. 1 of the others" in text
-    assert text.splitlines()[-1].startswith("- far (T): HR@10 -49.")

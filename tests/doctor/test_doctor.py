@@ -2,12 +2,10 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import namedtuple
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -104,17 +102,3 @@ def test_pytorch_is_imported_once_for_all_tests() -> None:
     assert imported.count("torch") == 1 and imported.count("fbgemm_gpu") == 1
     assert not {"sympy", "torch._dynamo.eval_frame", "torchrec", "polars"} & {*imported}
     assert set(json.loads(done.stdout)) == {"cpu", "gloo"}
-
-
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 100, 1 << 20))
-    monkeypatch.setattr(checks, "BYTES", 1 << 20)
-    found = [*checks._disk(tmp_path / "a" / "prepared")]
-    assert found[0].state == "problem" and found[0].result == "0.0 GiB free"
-    assert found[0].fix == "data.prepared=DIR on another disk"
-    assert "MB/s" in found[1].result
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 100, 2 << 30))
-    assert next(checks._disk(tmp_path)) == Finding(
-        "note", f"disk of data.prepared={tmp_path}", "2.0 GiB free", found[0].fix
-    )

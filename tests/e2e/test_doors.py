@@ -25,7 +25,6 @@ import recsys
 from recsys.base.console import say_once
 from recsys.base.errors import UserError
 from recsys.data.prepare.prepared import prepare
-from recsys.data.raw.read_sources import prediction_source
 from recsys.online.predictor import file_blocks
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
@@ -291,13 +290,6 @@ def test_keys_of_a_store(value: Any, tmp_path: Path) -> None:
     [row] = OnlineFeatures(views, store).join([{"user": value}])
     found = {"True": None, "true": 32, "7": 31} if isinstance(value, str) else {True: 32, 7: 31}
     assert row.get("age") == found[value]
-
-
-def test_a_run_of_json_lines_reads_csv(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
-    for format_ in ("jsonl", "json"):
-        data = of_yaml(f"name: t\nsource: {{format: {format_}}}\nlabel: {{column: y}}\nsparse: {{a: {{}}}}\n")
-        assert prediction_source(data, tmp_path / "a.csv").source.format == "csv"
 
 
 def test_refusals_name_column_and_row(model_of: Models) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from google.protobuf import text_format
+from sklearn.metrics import log_loss
 from small_csv import Commands
 from tritonclient.grpc import model_config_pb2
 
@@ -118,11 +119,7 @@ def test_an_artefact_serves_the_trees(home: Path, commands: Commands) -> None:
     for file in Path("artefact/triton").glob("*/config.pbtxt"):
         configs[file.parent.name] = text_format.Parse(file.read_text(), model_config_pb2.ModelConfig())
     steps = ["gbm_transforms", "gbm_columns", "gbm_trees_0", "gbm_trees_1", "gbm_trees_2", "gbm_outputs"]
-    assert (
-        [step.model_name for step in configs.pop("gbm").ensemble_scheduling.step]
-        == steps
-        == sorted(configs, key=steps.index)
-    )
+    assert [step.model_name for step in configs.pop("gbm").ensemble_scheduling.step] == steps
     trees = configs["gbm_trees_2"]
     assert trees.backend == "fil" and list(trees.output[0].dims) == [2]
     assert list(trees.input[0].dims) == list(configs["gbm_columns"].output[0].dims) == [1 + 1 + 3]
@@ -155,11 +152,8 @@ def test_the_mean_of_two_runs(home: Path, commands: Commands) -> None:
     for name in ("click", "spent", "colour_red", "colour_blue"):
         one, two = (part[name].to_numpy() for part in parts)  # type: ignore[call-overload]
         np.testing.assert_allclose(mean[name], (one + two) / 2, rtol=1e-5)
-    from sklearn.metrics import log_loss
-
-    assert found["mean"]["click/logloss"] == pytest.approx(
-        log_loss(raw["click"], mean["click"], sample_weight=raw["w"]), rel=1e-4
-    )
+    expected = log_loss(raw["click"], mean["click"], sample_weight=raw["w"])
+    assert found["mean"]["click/logloss"] == pytest.approx(expected, rel=1e-4)
     assert {p.name for p in Path().iterdir() if p.name.startswith(".")} == set()
     assert [p.name for p in Path("new").iterdir()] == ["mean.parquet"]
     Path("bad.csv").write_text("click,spent,colour,w,x,s,tags\n1,1,red,1,0.5,a,t\n1,1,red,1,none,a,t\n")
@@ -168,52 +162,24 @@ def test_the_mean_of_two_runs(home: Path, commands: Commands) -> None:
     assert "none" in Path("new/bad.bad_rows.csv").read_text()
 
 
-def test_a_run_that_cannot_predict_leaves_no_output(home: Path, commands: Commands) -> None:
-    shutil.copytree("gbm", "broken")
-    [file] = Path("broken/checkpoints").glob("*/label_1.txt")
-    file.unlink()
-    status, errors = commands("predict", "run=[gbm,broken]", "input=raw/log.csv", "output=none/p.parquet")
-    assert status == 2 and len(errors) == 1 and "label_1.txt" in errors[0]
-    assert [*Path("none").iterdir()] == []
-
-
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("evaluate run=[gbm,nix]", "run=nix: is not a run folder"),
-        ("evaluate run=[gbm,gbm] metrics.gauc=s", "metrics.gauc: applies to a single run; leave it out"),
+        ("evaluate run=[gbm,gbm] metrics.gauc=s", "metrics.gauc: applies to a single run"),
         ("predict run=[gbm,nix] input=raw/log.csv", "run=nix: is not a run folder"),
-        ("train model=gbm {shop} trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),
-        ("train model=gbm {shop} loss=focal", "this model is fitted without a loss; leave loss= out"),
-        ("train model=gbm {shop} model.library=lgbm", "must be lightgbm, xgboost or catboost"),
-        ("train model=gbm {shop} model.learning_rate=2", "model.learning_rate=2: must be at most 1"),
-        ("train model=gbm data=sample_sequences", "the rows have no label, but this model predicts one"),
+        ("train model=gbm data=shop trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),
+        ("train model=gbm data=shop loss=focal", "this model is fitted without a loss"),
         ("evaluate run=gbm trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),
-        ("checkpoint action=inspect run=gbm", "run=gbm: its model was fitted at once and has no embedding tables"),
-        (
-            "export run=gbm output=a tables=int8",
-            "tables=int8: boosted trees have no weights and no tables; leave it out",
-        ),
-        (
-            "export run=gbm output=a format=aoti",
-            "format=aoti: boosted trees have no such form; use single_graph or onnx",
-        ),
+        ("checkpoint action=inspect run=gbm", "run=gbm: its model was fitted at once"),
+        ("export run=gbm output=a tables=int8", "tables=int8: boosted trees have no weights"),
+        ("export run=gbm output=a format=aoti", "format=aoti: boosted trees have no such form"),
         ("predict run=gbm input=raw/log.csv output=p.parquet k=5", "k=5: applies to retrieval models"),
     ],
 )
 def test_mistakes_are_one_line(home: Path, commands: Commands, command: str, message: str) -> None:
-    name, *arguments = command.replace("{shop}", "data=shop").split()
-    status, errors = commands(name, *arguments)
+    status, errors = commands(*command.split())
     assert status == 2 and len(errors) == 1 and message in errors[0], errors
-
-
-def test_a_plan_of_trees_is_refused(home: Path) -> None:
-    from recsys.base.errors import UserError
-    from recsys.plan import plan
-
-    with pytest.raises(UserError, match="has no embedding table to shard"):
-        plan(compose("plan", ["model=gbm", "data=criteo"]))
 
 
 def test_a_damaged_checkpoint_is_refused(home: Path, commands: Commands) -> None:

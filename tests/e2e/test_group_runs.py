@@ -27,8 +27,8 @@ dense: {x: {}}
 sparse: {s: {vectors: {file: vectors.parquet, key: s, trainable: false}}, t: {}}
 """
 DISPLAYS, SHOWN = 500, 8
-TRAIN = ["data=shown", "model=dlrm", "model.dim=4", "model.bottom_mlp=[16,4]", "model.top_mlp=[16]",
-         "trainer.batch_size=256", "trainer.max_epochs=6", "trainer.threads=1", "optim.dense.lr=0.02"]  # fmt: skip
+TRAIN = ["data=shown", "model=dlrm", "model.dim=4", "model.bottom_mlp=[16,4]", "model.top_mlp=[16]"]
+TRAIN += ["trainer.batch_size=256", "trainer.max_epochs=6", "trainer.threads=1", "optim.dense.lr=0.02"]
 
 
 @pytest.fixture(scope="module")
@@ -107,18 +107,3 @@ def test_rows_are_predicted_in_their_order(home: Path, rows: dict[str, Any]) -> 
     ok(run_forked("recsys.predict", "run=rows", "input=new.csv", "output=p.parquet", cwd=home))
     p, x = pl.read_parquet(home / "p.parquet"), pl.read_csv(home / "new.csv")["x"]
     assert p["line"].to_list() == [*range(2, 101)] and np.corrcoef(p["probability"], x)[0, 1] > 0.7
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("data=sample_tasks", "loss=pairwise"), "compares the rows of a group; set data.group.together=true"),
-        (("data=criteo", "data.group.together=true"), "data.group.by: missing; data.group.together=true needs"),
-        (("data=sample_tasks", "loss=null"), "loss=null: must be one of the choices of loss; leave it out"),
-        (("data=sample_sequences", "model=sasrec", "data.group.together=true"), "applies to rows with labels"),
-    ],
-)
-def test_mistakes(home: Path, arguments: tuple[str, ...], expected: str) -> None:
-    done = run_forked("recsys.train", *arguments, "run_dir=none", cwd=home)
-    assert done.returncode and expected in done.stderr.splitlines()[-1] and not (home / "none").exists()

@@ -8,12 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.base.errors import UserError
-from recsys.config.compose import compose, parsed
+from recsys.config.compose import compose
 from recsys.data.samples.sequences import ITEMS, World, write_sample
 from recsys.export import __main__ as export_command
 from recsys.export.artefact import load
-from recsys.job.check_built import check
 from recsys.online.recommender import Recommender
 from recsys.online.servable import Query
 from recsys.training.evaluate_run import evaluate
@@ -21,6 +19,7 @@ from recsys.training.run import train
 
 ROWS = 3000
 IDS = "{vectors: {file: vectors.parquet, key: item}, levels: 2, size: 24}"
+TIGER = ["model=tiger", "model.encoder_layers=1", "model.decoder_layers=1", f"data.semantic_ids={IDS}"]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +50,8 @@ VECTORS = ["data.items.vectors={text: {file: vectors.parquet, key: item}}", "dat
 
 @pytest.fixture(scope="module")
 def vectors_run(raw: Path) -> Path:
-    return run_of(raw, "vectors", "model=sasrec", "loss=full_softmax", "trainer.max_epochs=6",
-                  "optim.dense.lr=0.01", "optim.sparse.lr=0.01", *VECTORS)  # fmt: skip
+    rates = ["trainer.max_epochs=6", "optim.dense.lr=0.01", "optim.sparse.lr=0.01"]
+    return run_of(raw, "vectors", "model=sasrec", "loss=full_softmax", *rates, *VECTORS)
 
 
 def export(run: Path, output: Path) -> None:
@@ -97,9 +96,8 @@ def test_cold_items_are_recommended_and_exported(vectors_run: Path, raw: Path, t
 @pytest.fixture(scope="module")
 def wide_run(raw: Path) -> Path:
     """Its beam is as wide as the catalogue, and so finds every item that has codes."""
-    return run_of(raw, "wide", "model=tiger", "model.dim=8", "model.heads=2", "model.hidden=8",
-                  "model.encoder_layers=1", "model.decoder_layers=1", "model.beam=300", "trainer.max_epochs=1",
-                  f"data.semantic_ids={IDS}", "data.sequences.max_length=5")  # fmt: skip
+    small = ["model.dim=8", "model.heads=2", "model.hidden=8", "model.beam=300", "trainer.max_epochs=1"]
+    return run_of(raw, "wide", *TIGER, *small, "data.sequences.max_length=5")
 
 
 WHOLE = [{"user": "u", "item": f"i{i}", "time": str(i)} for i in range(4)]
@@ -130,9 +128,8 @@ def test_the_artefact_of_tiger_lists_them_too(wide_run: Path, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def tiger_run(raw: Path) -> Path:
-    return run_of(raw, "tiger", "model=tiger", "trainer.max_epochs=8", "model.dim=32", "model.hidden=64",
-                  "model.encoder_layers=1", "model.decoder_layers=1", "optim.dense.lr=0.005", "trainer.batch_size=16", f"data.semantic_ids={IDS}",
-                  "data.sequences.max_length=20")  # fmt: skip
+    more = ["trainer.max_epochs=8", "optim.dense.lr=0.005", "trainer.batch_size=16", "data.sequences.max_length=20"]
+    return run_of(raw, "tiger", *TIGER, "model.dim=32", "model.hidden=64", *more)
 
 
 @pytest.mark.slow
@@ -156,16 +153,3 @@ def test_tiger_learns_and_its_artefact_is_quick(tiger_run: Path, tmp_path: Path,
         model.recommend([query])
         times.append(time.perf_counter() - start)
     assert np.median(times) < 0.25  # seconds; a few milliseconds on an idle machine
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (["model=tiger", "data=sample_sequences"], "this model reads semantic ids of items: set data.semantic_ids"),
-        (["model=tiger", "data=tiger_beauty", "loss=full_softmax"], "set loss=likelihood"),
-        (["model=sasrec", "data=tiger_beauty", "loss=likelihood"], "set loss=likelihood only for model=tiger"),
-    ],
-)
-def test_mistakes(overrides: list[str], expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        check(compose("train", overrides))

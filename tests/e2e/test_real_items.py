@@ -30,11 +30,9 @@ def test_cold_targets_are_found_by_their_attributes(real_data: RealData, tmp_pat
     file = tmp_path / "attributes.parquet"
     subprocess.run([sys.executable, SCRIPT, root / "Beauty_item2attributes.json", file], check=True)
     vectors = f"{{text: {{file: {file}, key: item, normalise: [{{pca: 64}}, l2]}}}}"
-    train(compose("train", [
-        "experiment=beauty_sasrec", f"data.root={root}", f"data.prepared={tmp_path / 'prepared'}", "trainer.threads=1",
-        f"data.items.vectors={vectors}", "data.sparse.item.min_count=5", "trainer.max_epochs=3", "protocol.lists=[]",
-        f"run_dir={tmp_path / 'run'}",
-    ]))  # fmt: skip
+    where = [f"data.root={root}", f"data.prepared={tmp_path / 'prepared'}", f"run_dir={tmp_path / 'run'}"]
+    how = ["data.sparse.item.min_count=5", "trainer.max_epochs=3", "protocol.lists=[]", "trainer.threads=1"]
+    train(compose("train", ["experiment=beauty_sasrec", f"data.items.vectors={vectors}", *where, *how]))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     cold, warm = metrics["slices"]["test"]["targets"]
     assert (cold["targets"], warm["targets"]) == (4732, 17631)

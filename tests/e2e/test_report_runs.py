@@ -17,11 +17,9 @@ from recsys.report.comparison import compare
 from recsys.report.runs import read
 from recsys.report.user_lists import UserSection, user_section
 from recsys.schema.command_schemas import ReportConfig
-from recsys.schema.pipeline_schema import TableConfig
 from recsys.schema.run_schema import ProtocolConfig
 from recsys.training.run_dir import open_run
 
-CLICKS = ["model=dlrm", "data.sample.rows=4000", "metrics.slices=[cat_1]"]
 ITEMS = ["data=sample_sequences", "data.sample.rows=4000"]
 SMALL = ["trainer.threads=1", "trainer.batch_size=512", "trainer.log_every_n_steps=2", "trainer.max_epochs=3"]
 
@@ -38,19 +36,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recsys("train", "model=mf", *ITEMS, *SMALL, "model.dim=8", "run_dir=mf", cwd=path)
     recsys("train", "model=popularity", *ITEMS, *SMALL, "run_dir=popularity", cwd=path)
     return path
-
-
-@pytest.mark.slow
-def test_a_page_of_them(home: Path) -> None:
-    for seed in (0, 1):
-        recsys("train", *CLICKS, *SMALL, f"seed={seed}", f"run_dir=dlrm/seed-{seed}", cwd=home)
-    recsys("train", *CLICKS, *SMALL, "optim.sparse.lr=0.5", "run_dir=fast", cwd=home)
-    done = recsys("report", "fast", "dlrm/seed-0", "dlrm/seed-1", "mf", "popularity", "resamples=100", cwd=home)
-    page = (home / "report.html").read_text()
-    assert "Gini@10" in page and "Gini@20" not in page and "popularity lift@10" in page
-    assert "2 seeds" in page and "NDCG@10" in page and "training loss" in page and "cat_1" in page
-    assert "mf, popularity: not compared with fast, which was tested on other rows (task retrieval" in done.stderr
-    assert "dlrm (2 seeds)" in done.stdout, "named by the folder that they share"
 
 
 @pytest.mark.parametrize("name", ["mf", "popularity"])
@@ -152,28 +137,9 @@ def test_users_are_chosen_by_the_largest_difference(home: Path, monkeypatch: pyt
     assert rows[0] != rows[1] and all(len(set(r)) == 9 for r in rows) and "random, seed 1" in drawn[1].how
 
 
-@pytest.mark.slow
-def test_items_are_shown_in_words(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the data's own table: kind and price. Of a table that is given: a title, and short columns."""
-    kinds = {
-        line.split(",")[0]: line.split(",")[1:]
-        for line in next(home.glob("outputs/prepared/sample-*/items.csv")).read_text().split()
-    }
-    words = section(home, monkeypatch, users=["u0"]).words
-    assert len(words) > 10 and all([item, *kinds[item]] == [*about] for item, about in words.items())
-    lines = [f"{item}\t{kind}\tThe {item}\tof 2001" for item, (kind, _) in kinds.items()]
-    (home / "titles.txt").write_text("\n".join(["id\tkind\tTitle\tyear", *lines]))
-    words = section(home, monkeypatch, users=["u0"], items=TableConfig(file=["titles.txt"], separator="\\t")).words
-    assert len(words) > 10 and all(about == [f"The {item}", kinds[item][0], "of 2001"] for item, about in words.items())
-
-
 def test_a_page_of_lists(home: Path) -> None:
-    done = recsys("report", "mf", "popularity", "users=[u3,u1]", "k=4", "resamples=100", "output=lists.html", cwd=home)
+    recsys("report", "mf", "popularity", "users=[u3,u1]", "k=4", "resamples=100", "output=lists.html", cwd=home)
     page = (home / "lists.html").read_text()
-    assert (
-        page.index("User u3") < page.index("User u1")
-        and page.count("Next: ") == page.count("History, oldest first") == 2
-    )
-    assert "user u3, next: i" in done.stdout and "The users that were named." in page
+    assert 0 < page.index("User u3") < page.index("User u1")
     failed = run_forked("recsys.report", "mf", "users=[u3,nobody]", "resamples=100", cwd=home)
     assert failed.returncode == 2 and "users=nobody: no test row of sample_sequences has this user" in failed.stderr

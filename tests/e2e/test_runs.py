@@ -48,16 +48,8 @@ def equal(a: object, b: object) -> bool:
 
 
 def test_run_folder_holds_what_programs_rely_on(home: Path) -> None:
-    for name in (
-        "config.yaml",
-        "features.json",
-        "plan.json",
-        "metrics.json",
-        "checkpoints",
-        "metrics.csv",
-        "train.log",
-    ):
-        assert (home / "a" / name).exists(), name
+    names = {"config.yaml", "features.json", "plan.json", "metrics.json", "checkpoints", "metrics.csv", "train.log"}
+    assert names <= {p.name for p in (home / "a").iterdir()}
     metrics = json.loads((home / "a" / "metrics.json").read_text())
     assert set(metrics["test"]) == {"auc", "pr_auc", "logloss", "ne", "calibration", "ece", "rows"}
     assert set(metrics["validation"]) == set(metrics["test"])
@@ -134,9 +126,8 @@ def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> Non
     assert plan["world_size"] == 2
     assert {t["type"] for t in plan["tables"]} == {"row_wise"}
     ok(forked("evaluate", "run=two", "trainer.devices=1", "sharding=none", cwd=home))
-    assert json.loads((home / "two" / "evaluate-test.json").read_text())["test"]["auc"] == pytest.approx(
-        two["auc"], abs=1e-9
-    )
+    alone = json.loads((home / "two" / "evaluate-test.json").read_text())["test"]
+    assert alone["auc"] == pytest.approx(two["auc"], abs=1e-9)
 
 
 @pytest.mark.slow
@@ -166,16 +157,6 @@ def test_hashed_features_trained_row_wise_by_two_are_scored_by_one(home: Path) -
     assert logloss == pytest.approx(found["logloss"], rel=1e-5)
 
 
-@pytest.mark.slow
-def test_a_sweep_runs_all_trials_though_one_fails(home: Path) -> None:
-    done = forked("train", "-m", *SMALL, "model=dlrm,dcnv2", "optim.dense.lr=0.005,1e30", "run_dir=sweep", cwd=home)
-    assert done.returncode == 2, done.stderr[-2000:]
-    trials = json.loads((home / "sweep" / "sweep.json").read_text())["trials"]
-    assert [t["runs"][0]["exit"] for t in trials] == [0, 2, 0, 2]
-    assert (home / "sweep" / "2" / "metrics.json").exists()
-    assert "2 of 4 trials succeeded" in done.stderr
-
-
 def test_own_parquet_data_trains_by_one_yaml_as_the_docs_show(home: Path) -> None:
     docs = (Path(__file__).parents[2] / "docs" / "start" / "your_data.md").read_text()
     yaml = docs.split("```yaml\n")[1].split("```")[0]
@@ -195,19 +176,8 @@ def test_own_parquet_data_trains_by_one_yaml_as_the_docs_show(home: Path) -> Non
             "clicked": clicked.astype(int),
         }
     ).write_parquet(home / "clicks" / "part-0.parquet")
-    ok(
-        forked(
-            "train",
-            "data=clicks",
-            "data.root=clicks",
-            "model=dlrm",
-            "trainer.batch_size=64",
-            "run_dir=own",
-            "trainer.max_epochs=3",
-            "trainer.threads=1",
-            cwd=home,
-        )
-    )
+    how = ["model=dlrm", "trainer.batch_size=64", "trainer.max_epochs=3", "trainer.threads=1"]
+    ok(forked("train", "data=clicks", "data.root=clicks", *how, "run_dir=own", cwd=home))
     assert json.loads((home / "own" / "metrics.json").read_text())["test"]["auc"] > 0.8
 
 
@@ -216,14 +186,3 @@ def test_help_and_cfg_answer_without_heavy_imports(home: Path) -> None:
         done = ok(run_anew("recsys.train", *flag, cwd=home, env={"PYTHONPROFILEIMPORTTIME": "1"}))
         assert "import time" in done.stderr
         assert not [m for m in ("torch", "polars", "pytorch_lightning") if f"| {m}\n" in done.stderr]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("logger", ["wandb", "tensorboard"])
-def test_loggers_need_no_account_and_no_network(home: Path, logger: str) -> None:
-    env = {"WANDB_API_KEY": "", "HOME": str(home), "NETRC": str(home / "none")}
-    ok(forked("train", *SMALL, f"logger={logger}", f"run_dir={logger}", cwd=home, env=env))
-    pattern = {"wandb": "wandb/offline-run-*/*.wandb", "tensorboard": "tensorboard/events.out.tfevents.*"}[logger]
-    content = b"".join(p.read_bytes() for p in (home / logger).glob(pattern))
-    for name in (b"test/auc", b"validation/auc", b"train/samples_per_second", b"batch_size", b"t_cat_26"):
-        assert name in content, name  # metrics, throughput, config, plan

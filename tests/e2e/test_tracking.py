@@ -90,16 +90,6 @@ def test_a_trial_has_the_group_of_its_sweep_and_what_the_user_sets_stays(run: Pa
     assert sorted(told.tags) == ["DLRM", "criteo"]
 
 
-@pytest.mark.slow
-def test_environment_variables_of_wandb_stay(tmp_path: Path) -> None:
-    given = {"WANDB_TAGS": "mine,yours", "WANDB_JOB_TYPE": "nightly", "WANDB_RUN_GROUP": "g", "WANDB_NAME": "n"}
-    done = train(tmp_path, "trainer.max_steps=2", "run_dir=a", **given)
-    assert done.returncode == 0, done.stderr[-3000:]
-    [told, *_] = [r.run for r in records(tmp_path / "a") if r.WhichOneof("record_type") == "run"]
-    assert (told.run_group, told.job_type, told.display_name) == ("g", "nightly", "n")
-    assert sorted(told.tags) == ["mine", "yours"]
-
-
 def test_lineage(run: Path) -> None:
     """Prepared data -> run -> model: references to where they lie."""
     artifacts = [r.request.log_artifact.artifact for r in records(run) if r.request.HasField("log_artifact")] + [

@@ -17,16 +17,7 @@ from recsys.base.errors import NotFinite
 from recsys.batch import Batch
 from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.evaluation.binary import (
-    BINS,
-    BinaryMetrics,
-    Scores,
-    binary_metrics,
-    gauc,
-    group_aucs,
-    sampled,
-    undefined,
-)
+from recsys.evaluation.binary import BINS, BinaryMetrics, Scores, binary_metrics, gauc, group_aucs, sampled, undefined
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.labels import BinaryLabel
 

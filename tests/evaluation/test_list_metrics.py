@@ -41,10 +41,8 @@ def measure(
     history = history or [[]] * rows
     for start in range(0, rows, size):
         part = scores[start : start + size]
-        metrics.update(
-            part, lambda q, first, stop: q[:, first:stop], lists([[1]] * len(part)),
-            lists(history[start : start + size]), start, vectors=vectors,
-        )  # fmt: skip
+        score, wanted = lambda q, first, stop: q[:, first:stop], lists([[1]] * len(part))
+        metrics.update(part, score, wanted, lists(history[start : start + size]), start, vectors=vectors)
     found = metrics.compute()
     return {name: value for name, value in found.items() if name.startswith(LISTS)}
 
@@ -135,17 +133,14 @@ def test_known_values() -> None:
     scores = torch.tensor([[9.0, 5, 4, 1, 0], [9, 5, 4, 1, 0], [9, 5, 0, 4, 1]])
     vectors = torch.tensor([[1.0, 1], [2, 0], [0, 3], [-1, 0], [1, 1]])
     found = measure(scores, [[4], [4], [2, 4, 4]], [99, 8, 4, 2, 2], vectors, k=(1, 2))
-    assert found == pytest.approx({
-        "coverage@1": 1 / 4, "coverage@2": 3 / 4,
-        "gini@1": 3 / 4,  # everything is one candidate
-        "gini@2": (-3 * 0 - 1 * 1 + 1 * 2 + 3 * 3) / (4 * 6),
-        "novelty@1": 1, "novelty@2": (2 * (1 + 2) / 2 + (1 + 3) / 2) / 3,
-        "diversity@2": (1 + 1 + 2) / 3,  # right angles, and opposite directions
-        "popularity_lift@1": 8 / ((2 + 2 + 3) / 3) - 1,
-        "popularity_lift@2": ((6 + 6 + 5) / 3) / ((2 + 2 + 3) / 3) - 1,
-        "unexpectedness@1": 0, "unexpectedness@2": 0,  # all lists are the most popular candidates left
-        "serendipity@1": math.nan, "serendipity@2": math.nan,
-    }, nan_ok=True)  # fmt: skip
+    one = {"coverage": 1 / 4, "gini": 3 / 4, "novelty": 1}  # everything is one candidate
+    one |= {"popularity_lift": 8 / ((2 + 2 + 3) / 3) - 1}
+    two = {"coverage": 3 / 4, "gini": (-3 * 0 - 1 * 1 + 1 * 2 + 3 * 3) / (4 * 6)}
+    two |= {"novelty": (2 * (1 + 2) / 2 + (1 + 3) / 2) / 3, "diversity": (1 + 1 + 2) / 3}  # right angles, and opposite
+    two |= {"popularity_lift": ((6 + 6 + 5) / 3) / ((2 + 2 + 3) / 3) - 1}
+    both = {"unexpectedness": 0, "serendipity": math.nan}  # all lists are the most popular candidates left
+    wanted = {f"{n}@{k}": x for k, names in ((1, one | both), (2, two | both)) for n, x in names.items()}
+    assert found == pytest.approx(wanted, nan_ok=True)
     found = measure(scores.flip(1), [[4], [4], []], [99, 8, 4, 2, 2], k=(2,))  # [3, 2], [3, 2] and [4, 3] of 1, 2, 3, 4
     assert found["unexpectedness@2"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 3) and found["serendipity@2"] == 0
 

@@ -196,12 +196,7 @@ def test_rows_of_weight_0_do_not_count() -> None:
     targets, history = [[i + 1] for i in range(6)], [[i + 7, 3] for i in range(6)]
     full = measure(scores[:4], targets[:4], history[:4], protocols=protocols, negatives=7)
     padded = measure(
-        scores,
-        [*targets[:4], [], []],
-        history,
-        weight=[1, 0.5, 1, 1, 0, 0],
-        protocols=protocols,
-        negatives=7,
+        scores, [*targets[:4], [], []], history, weight=[1, 0.5, 1, 1, 0, 0], protocols=protocols, negatives=7
     )
     assert padded == full
     within = measure(scores, targets, history, weight=[0, 1, 0, 1, 1, 0], sizes=(4, 2))

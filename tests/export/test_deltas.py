@@ -301,22 +301,23 @@ def test_a_full_artefact_is_written_if_a_delta_has_no_use(
 
 @pytest.mark.slow
 def test_mistakes_are_one_line(chain: Path, runs: list[Path], tmp_path: Path) -> None:
-    given = [f"run={runs[1]}", f"output={tmp_path / 'out'}"]
-    assert command("apply", str(chain / "1"), str(chain / "2"), f"output={tmp_path / 'made'}") is None
+    one, two, three, out = chain / "1", chain / "2", chain / "3", tmp_path / "out"
+    given = [f"run={runs[1]}", f"output={out}"]
+    assert command("apply", str(one), str(two), f"output={tmp_path / 'made'}") is None
     assert Artefact.open(tmp_path / "made").about["version"] == "2"
     for arguments, message in (
-        (["apply", str(chain / "1"), str(chain / "3"), *given[1:]], f"{chain / '3'}: applies to the artefact with the digest"),
-        (["apply", str(chain / "1"), str(chain / "1"), *given[1:]], f"{chain / '1'}: is not a delta; write a delta with python -m"),
-        (["apply", str(chain / "1"), *given[1:]], "apply: name an artefact, a delta and output: python -m recsys.export apply"),
-        (["apply", str(chain / "1"), str(chain / "2"), f"output={chain / '1'}"], f"output={chain / '1'}: is read by this command"),
+        (["apply", str(one), str(three), *given[1:]], f"{three}: applies to the artefact with the digest"),
+        (["apply", str(one), str(one), *given[1:]], f"{one}: is not a delta; "),
+        (["apply", str(one), *given[1:]], "apply: name an artefact, a delta and output"),
+        (["apply", str(one), str(two), f"output={one}"], f"output={one}: is read by this command"),
         ([*given, f"delta_from={tmp_path}"], f"{tmp_path}: is not an artefact"),
-        (["verify", str(chain / "2")], f"{chain / '2'}: is a delta of another artefact; make the artefact with python -m"),
-        ([*given, f"delta_from={tmp_path / 'out'}"], "is the artefact that the delta is based on; name another folder"),
-        ([*given, "events_until=yesterday"], "events_until=yesterday: must be a time with its zone, such as 2026-03-07T12:00"),
-    ):  # fmt: skip
+        (["verify", str(two)], f"{two}: is a delta of another artefact; "),
+        ([*given, f"delta_from={out}"], "is the artefact that the delta is based on; "),
+        ([*given, "events_until=yesterday"], "events_until=yesterday: must be a time with its zone"),
+    ):
         found = command(*arguments)
         assert found is not None and message in found and "\n" not in found, found
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 @pytest.mark.slow

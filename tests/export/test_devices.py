@@ -12,24 +12,13 @@ from fake_triton import config_of
 
 from recsys.base.errors import UserError
 from recsys.base.packages import install_command
-from recsys.config.compose import compose, parsed
-from recsys.export import __main__ as export
+from recsys.config.compose import compose
 from recsys.export.artefact import load, load_artefact, session
 from recsys.export.artefact.session import CPU, CUDA, open_session, providers
 from recsys.export.triton.instance_device import device_of
-from recsys.training.run import train
 
 INSTALL = install_command("serve-gpu")
 OPTIONS = {"use_tf32": "0", "device_id": "0"}
-
-
-@pytest.fixture(scope="module")
-def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("dlrm")
-    data = ["data=criteo", "data.sample.rows=3000", f"data.prepared={home / 'prepared'}"]
-    train(compose("train", ["model=dlrm", *data, "trainer.threads=1", "trainer.batch_size=256", f"run_dir={home}/run"]))
-    export._command(parsed("export", [f"run={home}/run", f"output={home}/model", "triton=true", "name=clicks"]))
-    return home / "model"
 
 
 @pytest.fixture

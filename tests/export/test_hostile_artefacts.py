@@ -92,20 +92,13 @@ def signature(key: str, value: Any) -> Callable[[dict[str, Any]], object]:
     ("change", "message"),
     [
         (lambda about: about.pop("signature"), "artefact.signature: Field required; export the run again"),
-        (lambda about: about.update(signature=None), "artefact.signature"),
-        (lambda about: about["signature"].update(outputs=[]), "artefact.signature.outputs: List should have at least 1"),
-        (signature("datatype", "FLOAT"), "signature.outputs.0.datatype"),
-        (signature("shape", ["x"]), "signature.outputs.0.shape.0"),
         (signature("name", "other"), "cannot be loaded"),
-        (lambda about: about.update(kind="rankin"), "kind"),
         (lambda about: about.update(kind="retrieval"), "artefact.k"),
         (lambda about: about.update(name="../../evil"), "name='../../evil': contains /; choose a plain name"),
         (lambda about: about.update(name=".evil"), "begins with a dot"),
         (lambda about: about.update(version="1/../.."), "version='1/../..': contains /"),
-        (lambda about: about.update(name=7), "artefact.name"),
-        (lambda about: about.update(tolerance="large"), "artefact.tolerance"),
     ],
-)  # fmt: skip
+)
 def test_descriptions(ranking: Path, tmp_path: Path, change: Callable[[Any], object], message: str) -> None:
     copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
     sealed(copy, change)
@@ -125,14 +118,14 @@ def first_table(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: edit(a / "manifest.json", deep), "cannot be read"),
-        (lambda a: (a / "manifest.json").write_text("version https://git-lfs.github.com/spec/v1\noid 1"), "git lfs pull"),
-        (lambda a: (a / "manifest.json").write_text("[]"), "cannot be read"),
+        (lambda file: edit(file, deep), "cannot be read"),
+        (lambda file: file.write_text("version https://git-lfs.github.com/spec/v1\noid 1"), "git lfs pull"),
+        (lambda file: (file.unlink(), os.mkfifo(file)), "manifest.json: is a named pipe"),
     ],
-)  # fmt: skip
+)
 def test_manifests(ranking: Path, tmp_path: Path, change: Callable[[Path], object], message: str) -> None:
     copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
-    change(copy)
+    change(copy / "manifest.json")
     assert message in refused(copy)
 
 
@@ -141,16 +134,12 @@ def test_manifests(ranking: Path, tmp_path: Path, change: Callable[[Path], objec
     [
         lambda a: edit(a / "examples.json", deep),
         lambda a: edit(a / "examples.json", lambda _: {"rows": 3, "outputs": 4}),
-        lambda a: edit(a / "examples.json", lambda _: {"rows": [3], "outputs": {}}),
         lambda a: edit(a / "pipeline/transforms.json", deep),
         lambda a: edit(a / "pipeline/transforms.json", lambda v: v.update(data=3)),
-        lambda a: edit(a / "pipeline/transforms.json", lambda v: v.update(data={})),
         lambda a: edit(a / "pipeline/transforms.json", lambda v: v["dense"].clear()),
         lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"].update(root="/etc")),
-        lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"].update(nosuch=1)),
         lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"]["sparse"].update(x={"table": "../../../y"})),
         lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"].update(derive={"int_1": "1 IN (FROM t)"})),
-        lambda a: (a / "pipeline/raw.parquet").write_bytes(b"PAR1"),
         lambda a: pl.DataFrame().write_parquet(a / "pipeline/raw.parquet"),
         lambda a: pl.DataFrame({"x": [1]}).write_parquet(first_table(a)),
         lambda a: first_table(a).unlink(),
@@ -237,10 +226,7 @@ def test_tables_outside(
         lambda a: np.save(a / "index/items.npy", np.array([{}], object), allow_pickle=True),
         lambda a: (a / "index/engine.faiss").write_bytes(b"IwFl" + bytes(100)),
         lambda a: (a / "index/engine.faiss").write_bytes((a / "index/engine.faiss").read_bytes()[:-50]),
-        lambda a: edit(a / "index/manifest.json", lambda v: v["index"].update(dim=-1)),
         lambda a: edit(a / "index/manifest.json", lambda v: v["index"].update(kind="evil")),
-        lambda a: edit(a / "index/manifest.json", lambda v: v["index"].update(effort="much")),
-        lambda a: edit(a / "index/manifest.json", lambda v: v.update(index=[])),
         lambda a: (a / "tables/items.bin").write_bytes(b"123"),
     ],
 )
@@ -251,23 +237,6 @@ def test_retrieval(retrieval: Path, tmp_path: Path, change: Callable[[Path], obj
     with pytest.raises(UserError) as caught:
         load(copy)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
-        (lambda about: about.update(k=0), "artefact.k"),
-        (lambda about: about.update(items=10**9), "cannot be loaded"),
-        (lambda about: about.update(candidates=10**9), "cannot be loaded"),
-        (lambda about: about.update(width=3), "cannot be loaded"),
-        (lambda about: about.update(method="os.system", state={}), "cannot be loaded"),
-        (lambda about: about.update(method="EASE", state={}), "cannot be loaded"),
-    ],
-)
-def test_descriptions_of_retrieval(retrieval: Path, tmp_path: Path, change: Callable[[Any], object], key: str) -> None:
-    copy = Path(shutil.copytree(retrieval, tmp_path / "copy"))
-    sealed(copy, change)
-    assert key in refused(copy)
 
 
 def test_cells_in_another_file(retrieval: Path, tmp_path: Path) -> None:
@@ -291,13 +260,6 @@ def test_cells_in_another_file(retrieval: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             load(copy)
         assert "cannot be loaded" in str(caught.value) and victim.stat().st_mtime_ns == before.st_mtime_ns
-
-
-def test_a_manifest_that_is_a_named_pipe(ranking: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
-    (copy / "manifest.json").unlink()
-    os.mkfifo(copy / "manifest.json")
-    assert "manifest.json: is a named pipe" in refused(copy)
 
 
 @pytest.mark.parametrize("name", ["a/" * 2500, "\ud800", "x\0y", "", "..", "/etc/passwd", "a/../../b", "n" * 300])

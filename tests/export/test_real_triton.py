@@ -56,10 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         home / "n.parquet"
     )
     ok(run_forked("recsys.new", "data=num", "files=n.parquet", "label=clicked", "user=null", "yes=true", cwd=home))
-    for name, model, data in (
-        (RANKING, "dlrm", "num"),
-        (RETRIEVAL, "two_tower", "sample_interactions_retrieval"),
-    ):
+    for name, model, data in ((RANKING, "dlrm", "num"), (RETRIEVAL, "two_tower", "sample_interactions_retrieval")):
         ok(run_forked("recsys.train", f"model={model}", f"data={data}", "debug=fast", f"run_dir=run_{name}", cwd=home))
         words = (f"run=run_{name}", f"output={name}", f"name={name}", "triton=true", "dense_backend=python")
         ok(run_forked("recsys.export", *words, "python_path=bundle", cwd=home))
@@ -232,10 +229,7 @@ def test_a_missing_package_is_said_when_the_repository_is_loaded(home: Path, ser
     python = environment / "bin" / "python"
     subprocess.run(["uv", "pip", "uninstall", "--quiet", "--python", python, "xxhash", "filelock"], check=True)
     try:
-        with (
-            pytest.raises(AssertionError) as e,
-            triton(home / RANKING / "triton", environment, home / "missing.log"),
-        ):
+        with pytest.raises(AssertionError) as e, triton(home / RANKING / "triton", environment, home / "missing.log"):
             pass
     finally:
         subprocess.run(["uv", "pip", "install", "--quiet", "--python", python, "xxhash", "filelock"], check=True)

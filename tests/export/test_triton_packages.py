@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from without_modules import without
 
-from recsys.export.artefact.folder import GRAPH, Artefact
+from recsys.export.artefact.folder import Artefact
 from recsys.export.triton.repository import (
     ALWAYS,
     INDEXES,
@@ -20,7 +20,6 @@ from recsys.export.triton.repository import (
     MODULES,
     REQUIREMENTS,
     RUNTIME,
-    packages_of,
     with_versions,
     write_requirements,
 )
@@ -37,17 +36,6 @@ print("pyarrow" in sys.modules, "torch" in sys.modules)
 
 def artefact(folder: Path, index: str | None = None) -> Artefact:
     return Artefact(folder, {"index": index and {"kind": index}})
-
-
-def test_each_repository_names_what_its_models_import(tmp_path: Path) -> None:
-    assert packages_of(artefact(tmp_path), python_graph=False) == [*ALWAYS]
-    assert packages_of(artefact(tmp_path), python_graph=True) == [*ALWAYS, RUNTIME]
-    assert not artefact(tmp_path).has_graph
-    (tmp_path / GRAPH).touch()
-    assert artefact(tmp_path).has_graph
-    for kind, package in INDEXES.items():
-        assert packages_of(artefact(tmp_path, kind), python_graph=True) == [*ALWAYS, RUNTIME, package]
-    assert packages_of(artefact(tmp_path, "exact"), python_graph=True) == [*ALWAYS, RUNTIME]
 
 
 def test_requirements_are_lines_of_pip_with_the_versions_of_the_project(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from storage_faults import flip
 
 from recsys.data.loader.row_groups import row_groups
 from recsys.data.raw.raw_files import digests
-from recsys.files import manifest
-from recsys.files.manifest import BackgroundCheck, DamagedFile
+from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import checkpoints_of
 from recsys.training.evaluate_run import evaluate
 
@@ -67,21 +66,6 @@ def test_a_damaged_part_ends_the_epoch_that_reads_it(home: Home) -> None:
         home.train(f"run_dir={home.folder / 'other'}", "checkpoint.every_n_steps=null")
     shutil.rmtree(home.prepared)
     assert home.train(f"run_dir={home.folder / 'other'}").metrics["test"]["rows"] == 120
-
-
-def test_each_part_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [tmp_path / name for name in ("a", "b")]
-    for file in files:
-        file.write_text("content")
-    manifest.write(tmp_path, manifest.entries_of(tmp_path))
-    read: list[Path] = []
-    entry_of = manifest.entry_of
-    monkeypatch.setattr(manifest, "entry_of", lambda f: (read.append(f), entry_of(f))[1])
-    for _ in range(3):
-        check = BackgroundCheck(tmp_path, files, "")
-        check.start()
-        check.finish()
-    assert sorted(read) == files
 
 
 @pytest.mark.slow
@@ -139,13 +123,6 @@ def test_verify_content_reads_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for verify in ("stat", "stat", "content"):
         digests([file], tmp_path, verify=verify)
     assert len(read) == 2
-
-
-def test_an_edited_config_is_named(home: Home, capfd: pytest.CaptureFixture[str]) -> None:
-    config = home.run / "config.yaml"
-    config.write_text(config.read_text() + "# mine\n")
-    evaluate(str(home.run))
-    assert f"{config} has changed since the run wrote it" in capfd.readouterr().err
 
 
 def test_any_byte_of_a_parquet_footer(tmp_path: Path) -> None:

@@ -19,13 +19,6 @@ SEQUENCES = ["data=sample_sequences", "data.sample.rows=3000", "trainer.threads=
 ADVICE = r"last good checkpoint: none yet; try a lower optim\.sparse\.lr or optim\.dense\.lr$"
 
 
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
-
-
 def nothing_is_left(run: Path) -> bool:
     return not (run / "metrics.json").exists() and not [*(run / "checkpoints").iterdir()]
 
@@ -116,11 +109,7 @@ def test_two_processes_end_together_with_one_line(tmp_path: Path, change: list[s
 def test_large_tables_are_checked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharded_checkpoint, "FINITE_ELEMENTS", 8)
     x = torch.zeros(5, 4)
-    assert (
-        sharded_checkpoint.all_finite(x)
-        and sharded_checkpoint.all_finite(torch.arange(4))
-        and sharded_checkpoint.all_finite(torch.zeros(0))
-    )
+    assert all(map(sharded_checkpoint.all_finite, (x, torch.arange(4), torch.zeros(0))))
     x[4, 3] = torch.inf
     assert not sharded_checkpoint.all_finite(x)
 
@@ -128,12 +117,7 @@ def test_large_tables_are_checked_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
 def test_batch_normalisation_over_one_row(commands: Commands) -> None:
     normal = [*STEP, "model.batch_norm=true"]
     status, [error] = commands("train", *normal, "trainer.batch_size=1")
-    assert status == 2
-    assert error == (
-        "trainer.batch_size=1: gives each process 1 row, and batch normalisation needs 2 or more; "
-        "set trainer.batch_size=2 or more, or model.batch_norm=false"
-    )
-    assert not Path("r").exists()
+    assert status == 2 and error.startswith("trainer.batch_size=1: ") and not Path("r").exists()
     few = ["data.split.validation=0.4", "data.split.test=0.595", "data.label.kind=regression"]  # one training row
     status, [error] = commands("train", *normal, *few, "trainer.batch_size=32")
     assert status == 2 and "a batch has 1 row in each process, and batch normalisation needs 2" in error, error

@@ -95,13 +95,6 @@ def test_paths_outside_the_checkpoint_are_refused(home: Home) -> None:
             read_metadata(file.parent)
 
 
-def test_a_random_state_of_older_checkpoints_loads(tmp_path: Path) -> None:
-    state = {"numpy": np.random.get_state(), "torch": torch.get_rng_state()}
-    torch.save(state, tmp_path / "rank-0.pt")
-    loaded = load_plain(tmp_path / "rank-0.pt")
-    assert np.array_equal(loaded["numpy"][1], state["numpy"][1])
-
-
 @pytest.mark.parametrize("value", [Path("/"), np.random.default_rng(0)], ids=["path", "generator"])
 def test_only_what_a_checkpoint_needs_is_allowed(tmp_path: Path, value: Any) -> None:
     torch.save({"x": value}, tmp_path / "x.pt")

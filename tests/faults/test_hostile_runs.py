@@ -21,9 +21,8 @@ from recsys.cli import command_line
 from recsys.config.compose import compose, load_config
 from recsys.files import manifest
 from recsys.job.build import bind, locate
-from recsys.job.check_built import check
-from recsys.job.config_of import composed_config
-from recsys.online.predictor import Predictor
+from recsys.job.check import check
+from recsys.job.resumed import composed_config
 from recsys.report.runs import read as read_runs
 from recsys.training.evaluate_run import evaluate as evaluate_run
 from recsys.training.run import train
@@ -251,21 +250,6 @@ def test_users_own_classes_and_the_objects_that_they_need(tmp_path: Path, monkey
         bind(OmegaConf.create(own | {"tower": {"_target_": "torch.optim.SGD"}}), "model")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("model.bottom", [8], "model: got an unexpected keyword argument 'bottom'"),
-        ("trainer.eval_batch_size", 0, "config.yaml: trainer.eval_batch_size=0: must be at least 1"),
-        ("trainer.batch_size", 0, "config.yaml: trainer.batch_size=0: must be at least 1"),
-    ],
-)
-def test_values_that_no_command_would_take(hostile: Path, key: str, value: Any, message: str) -> None:
-    set_key(hostile, key, value)
-    with pytest.raises(UserError) as caught:
-        Predictor.load(str(hostile))
-    assert message in str(caught.value)
-
-
 def test_aliases_of_yaml(hostile: Path) -> None:
     """Nine lines that stand for a billion values."""
     names = "abcdefghi"
@@ -277,19 +261,8 @@ def test_aliases_of_yaml(hostile: Path) -> None:
             read_config()
 
 
-def set_key(run: Path, key: str, value: Any) -> None:
-    """Set a key of a run's config.yaml."""
-    cfg = OmegaConf.load(run / "config.yaml")
-    OmegaConf.update(cfg, key, value, merge=False, force_add=True)
-    OmegaConf.save(cfg, run / "config.yaml")
-
-
 def last(run: Path) -> Path:
     return max((run / "checkpoints").glob("step-*"))
-
-
-def saved_again(run: Path, state: Any) -> None:
-    torch.save(state, last(run) / "state.pt")
 
 
 def replaced(file: Path, make: Callable[[Path], Any]) -> None:
@@ -307,25 +280,13 @@ def signed(run: Path) -> None:
 FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a pipe as config": (lambda r: replaced(r / "config.yaml", os.mkfifo), "config.yaml: is a named pipe"),
     "a pipe as state": (lambda r: replaced(last(r) / "state.pt", os.mkfifo), "state.pt: is a named pipe"),
-    "another model": (
-        lambda r: set_key(r, "model.deep_mlp", [7]),
-        r"weight .* is \[.*\], but the model's is \[.*; the config",
-    ),
-    "no model of ours": (
-        lambda r: set_key(r, "model", {"_target_": "torch.nn.Identity"}),
-        "model._target_=torch.nn.Identity: has no parameter features",
-    ),
-    "state []": (lambda r: saved_again(r, []), "state.pt: does not hold the state of a run"),
-    "state 3": (lambda r: saved_again(r, 3), "state.pt: does not hold the state of a run"),
-    "state of texts": (
-        lambda r: saved_again(r, dict.fromkeys(["epoch", "global_step", "loops", "pytorch-lightning_version"], "x")),
-        "state.pt: does not hold the state of a run",
-    ),
+    "another model": (lambda r: change(r, "model.deep_mlp", [7]), r"weight .* is \[.*\], but the model's is \[.*"),
+    "no model of ours": (lambda r: change(r, "model", {"_target_": "torch.nn.Identity"}), "has no parameter features"),
+    "state []": (lambda r: torch.save([], last(r) / "state.pt"), "state.pt: does not hold the state of a run"),
     "half of the weights": (
         lambda r: [f.write_bytes(f.read_bytes()[:500]) for f in last(r).glob("*.distcp")],
         "is damaged and cannot be read",
     ),
-    "no weights": (lambda r: [f.unlink() for f in last(r).glob("*.distcp")], "is damaged and cannot be read"),
     "a vocabulary of nothing": (
         lambda r: next(iter(sorted((r / "vocabularies").glob("*.parquet")))).write_bytes(b"PAR1"),
         r"vocabularies/.*.parquet: is damaged and cannot be read",
@@ -334,25 +295,13 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda r: (shutil.rmtree(r / "checkpoints"), (r / "checkpoints").write_text("x")),
         "checkpoint=last: not in .*checkpoints .there: none",
     ),
-    "a number of 5,000 digits": (
-        lambda r: (r / "config.yaml").write_text(f"{(r / 'config.yaml').read_text()}own: {'1' * 5000}\n"),
-        "config.yaml: is not YAML: Exceeds the limit",
-    ),
-    "a name that leads out of the folder": (
-        lambda r: set_key(r, "data.name", "../../evil"),
-        r"data.name='../../evil': contains /; choose a plain name",
-    ),
-    "a width that is a text": (
-        lambda r: set_key(r, "model.dim", "abc"),
-        "model.dim=.abc.: must be a whole number",
-    ),
-    "an encoding of names": (lambda r: set_key(r, "data.source.encoding", "idna"), "encoding=idna: unknown"),
+    "a name that leads out of the folder": (lambda r: change(r, "data.name", "../../evil"), "contains /; choose a"),
     "features of another run": (
         lambda r: (r / "features.json").write_text((r / "features.json").read_text().replace("cat_7", "age")),
         "config.yaml and features.json are of different runs: only one of them has (age|cat_7)",
     ),
     "another kind of model": (
-        lambda r: set_key(r, "model", {"_target_": "recsys.models.gbm.GBM"}),
+        lambda r: change(r, "model", {"_target_": "recsys.models.gbm.GBM"}),
         "is not a checkpoint of the model in the run's config.yaml",
     ),
     "data.json without a folder": (

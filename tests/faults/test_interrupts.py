@@ -69,18 +69,7 @@ def wait_for(running: Command, home: Path, moment: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("moment", "number"),
-    [
-        *(("training", signal.SIGINT), ("saving", signal.SIGTERM), ("preparing", signal.SIGTERM)),
-        pytest.param("starting", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("starting", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("preparing", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("training", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("saving", signal.SIGINT, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("moment", "number"), [(m, s) for m in SAYS for s in (signal.SIGINT, signal.SIGTERM)])
 def test_one_line(tmp_path: Path, moment: str, number: signal.Signals) -> None:
     running = start(tmp_path)
     wait_for(running, tmp_path, moment)

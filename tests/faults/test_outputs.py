@@ -3,7 +3,9 @@
 import os
 import sys
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_run import Home
@@ -33,23 +35,19 @@ def place(tmp_path: Path) -> Path:
         ("link.parquet", (".parquet",), "is one of the inputs"),
         ("hard.parquet", (".parquet",), "is one of the inputs"),
         ("run/../rows.parquet", (".parquet",), "is one of the inputs"),
-        ("raw/new.parquet", (".parquet",), "lies in data.root=.*raw, the folder of the raw data; name another place"),
-        ("raw", (), "lies in data.root="),
+        ("raw/new.parquet", (".parquet",), "lies in data.root=.*raw"),
         ("run/config.yaml", (".html",), "must end in .html"),
-        ("run/test_predictions.parquet", (".parquet",), "belongs to the run in .*/run; name another place"),
-        ("run", (), "belongs to the run in .*/run; name another place"),
-        ("run", (".html",), "is a folder; name a .html file"),
+        ("run/test_predictions.parquet", (".parquet",), "belongs to the run in .*/run"),
+        ("run", (), "belongs to the run in .*/run"),
+        ("run", (".html",), "is a folder"),
         ("rows.parquet/a.html", (".html",), "rows.parquet is a file, not a folder"),
         ("rows.parquet", (), "is a file; name a folder"),
-        ("plan.txt", (".json", ".html"), "must end in .json or .html"),
-        (
-            "/proc/new.parquet",
-            (".parquet",),
-            "output=/proc/new.parquet: /proc cannot be written .*; name another place",
-        ),
+        ("pipe.parquet", (".parquet",), "is a named pipe, a device or a socket"),
+        ("/proc/new.parquet", (".parquet",), "output=/proc/new.parquet: /proc cannot be written"),
     ],
 )
 def test_refused(place: Path, output: str, suffixes: tuple[str, ...], message: str) -> None:
+    os.mkfifo(place / "pipe.parquet")
     with pytest.raises(UserError, match=message):
         check_output(place / output, suffixes, inputs=[place / "rows.parquet"], root=str(place / "raw"))
 
@@ -72,24 +70,13 @@ def test_refused(place: Path, output: str, suffixes: tuple[str, ...], message: s
     ],
 )
 def test_a_command_that_runs_in_the_folder_of_the_raw_data(
-    output: str,
-    suffixes: tuple[str, ...],
-    globs: list[str],
-    refused: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    output: str, suffixes: Any, globs: list[str], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for root in (".", str(tmp_path), ".."):
         below = [f"{tmp_path.name}/{g}" if root == ".." and g != "**/*.csv" else g for g in globs]
         with pytest.raises(UserError, match=r"lies in data\.root") if refused else nullcontext():
             check_output(Path(output), suffixes, root=root, files=below)
-
-
-def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.parquet")
-    with pytest.raises(UserError, match="is a named pipe, a device or a socket; name a file"):
-        check_output(tmp_path / "pipe.parquet", (".parquet",))
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
@@ -108,34 +95,26 @@ def test_allowed(place: Path) -> None:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
-    ("command", "arguments"),
+    "command",
     [
-        ("predict", ["run={run}", "input={rows}", "output={rows}"]),
-        ("predict", ["run={run}", "input={bad}", "output={home}/scores.parquet"]),
-        ("report", ["{run}", "output={run}/config.yaml"]),
-        ("report", ["{run}", "output={run}/metrics.json"]),
-        ("checkpoint", ["export-embeddings", "{run}", "output={run}"]),
-        ("plan", ["output={run}/plan.json"]),
+        "predict run={run} input={rows} output={rows}",
+        "predict run={run} input={bad} output={home}/scores.parquet",
+        "report.__main__ {run} output={run}/config.yaml",
+        "checkpoint export-embeddings {run} output={run}",
+        "plan output={run}/plan.json",
     ],
 )
 def test_nothing_is_overwritten(
-    trained: Home,
-    capfd: pytest.CaptureFixture[str],
-    command: str,
-    arguments: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    trained: Home, capfd: pytest.CaptureFixture[str], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import importlib
-
     rows, bad = trained.folder / "rows.parquet", trained.folder / "scores.bad_rows.csv"
     for file in (rows, bad):
         file.write_text("rows")
     before = {f: f.read_bytes() for f in trained.folder.rglob("*") if f.is_file()}
-    given = [a.format(run=trained.run, rows=rows, bad=bad, home=trained.folder) for a in arguments]
-    monkeypatch.setattr(sys, "argv", [command, *given])
-    module = importlib.import_module("recsys.report.__main__" if command == "report" else f"recsys.{command}")
+    words = command.format(run=trained.run, rows=rows, bad=bad, home=trained.folder).split()
+    monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as left:
-        module.main()
+        import_module(f"recsys.{words[0]}").main()
     assert left.value.code == 2
     assert len(capfd.readouterr().err.strip().splitlines()) == 1
     assert {f: f.read_bytes() for f in trained.folder.rglob("*") if f.is_file()} == before

@@ -21,46 +21,6 @@ MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=3
 FULL = "No space left on device; free space there, then run the same command again"
 
 
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("run_dir=raw/a.csv", r"^run_dir=raw/a\.csv: .*/raw/a\.csv is not a folder; name a folder$"),
-        ("run_dir=raw/a.csv/run/1", r"^run_dir=raw/a\.csv/run/1: .*/raw/a\.csv is not a folder; name a folder$"),
-        ("run_dir=/proc/run", r"^run_dir=/proc/run: cannot be written: .*; name another folder$"),
-        ("run_dir=/proc/1/run", r"^run_dir=/proc/1/run: cannot be written: .*; name another folder$"),
-        ("data.prepared=/proc/p", r"^data\.prepared=/proc/p: cannot be written: .*; name another folder$"),
-        (
-            f"run_dir={'x' * 300}",
-            r"^run_dir=x{77}\.\.\.: cannot be written: the name x+\.\.\. is longer than 255 bytes; name",
-        ),
-        ('run_dir="a\\0b"', r"^run_dir=.*NUL; name another folder$"),
-        (
-            "run_dir=.",
-            r"^run_dir=\.: contains the raw files \(data\.root=raw\), and files in a run's own folder are not",
-        ),
-        (
-            "run_dir=raw",
-            r"^run_dir=raw: contains the raw files \(data\.root=raw\), and files in a run's own folder are",
-        ),
-        ("data.prepared=raw", r"^data\.prepared=raw: is data\.root, the folder of raw files; name another folder$"),
-    ],
-)
-def test_a_folder_that_cannot_be_a_runs(commands: Commands, override: str, message: str) -> None:
-    override = override.replace("\\0", "\0")
-    before = sorted(Path().rglob("*"))
-    status, [error] = commands("train", *MINE, override)
-    assert status == 2 and re.search(message, error), error
-    assert sorted(Path().rglob("*")) == before
-
-
 def test_what_commands_write_is_not_raw_data(commands: Commands) -> None:
     everything = ["data=mine", "data.root=.", "data.source.files=['**/*.csv']", "trainer.threads=1"]
     train = [*everything, "trainer.batch_size=32", "data.prepared=elsewhere/p"]

@@ -25,8 +25,7 @@ from recsys.training.evaluate_run import evaluate
 from recsys.training.run_dir import choose_checkpoint, open_run
 
 FAULTS = 100
-# not read again, or only shown: the log, the history while a run is under way, who wrote it, locks
-UNREAD = (".lock", ".owner.json", "train.log", "metrics.csv")
+UNREAD = (".lock", ".owner.json", "train.log", "metrics.csv")  # not read again, or only shown
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ VALUES: list[Any] = [
     *(None, True, -1, 0, 1.5, 2**31, 2**63, 1e300, "", "nan", "b7", "b" * 20_000, "\u0000", "\u202e", "1_0", "item1"),
     *([], [None], [1, "a"], [[]], {}, {"a": 1}, [{}] * 200, [{"a": 1, "item": "item1"}], {"version": "2"}),
 ]
-KEYS = ("rows", "shared", "history", "context", "queries", "k", "exclude", "candidates", "filter_history", "parameters",
-        "inputs", "outputs", "id", "version", "weights", "a", "b", "item", "")  # fmt: skip
-PATHS = ("/models/ctr/predict", "/models/items/recommend", "/predict", "/recommend", "/v2/models/ctr/infer",
-         "/v2/models/items/infer", "/v2/repository/index", "/models/ctr/versions/9/predict", "/docs", "/metrics", "/v2/..",
-         "/v2/repository/models//load", "/models//predict", "/v2/models/ctr/versions/2/infer")  # fmt: skip
+KEYS = """rows shared history context queries k exclude candidates filter_history parameters \
+inputs outputs id version weights a b item """.split(" ")
+PATHS = """/models/ctr/predict /models/items/recommend /predict /recommend /v2/models/ctr/infer /v2/models/items/infer
+/v2/repository/index /models/ctr/versions/9/predict /docs /metrics /v2/.. /v2/repository/models//load /models//predict
+/v2/models/ctr/versions/2/infer""".split()
 HEADERS = {
     "Host": ("evil.example", "localhost", "", "a b", "[::1", "127.0.0.1:1"),
     "Origin": ("http://evil.example", "null", "http://localhost", ""),
@@ -43,13 +43,8 @@ HEADERS = {
 DOCUMENTED = {200, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431}
 ALIASES: list[Any] = [
     *({"version": "1"}, {"version": "2"}, {"version": "1", "canary": {"version": "2", "share": 0.5}}, {"shadow": "2"}),
-    *(
-        {"version": "8"},
-        {"version": "9"},
-        {"version": "nix"},
-        {"canary": {"version": "9", "share": 1}},
-        {"shadow": "9"},
-    ),
+    *({"version": v} for v in ("8", "9", "nix")),
+    *({"canary": {"version": "9", "share": 1}}, {"shadow": "9"}),
     *({"version": None}, {"unloaded": True}, {"versions": ["9", "2"]}, [], {"canary": "2"}, {"version": "../1"}),
 ]
 GOOD = {

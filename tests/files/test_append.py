@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from recsys.base import console
@@ -16,7 +15,6 @@ from recsys.data.prepare.writer import Output
 from recsys.files.json_text import append_line
 from recsys.server.feedback import FeedbackLog, read_feedback
 from recsys.store.fitting import reject
-from recsys.training.loggers import csv_logger
 
 
 @contextmanager
@@ -85,11 +83,3 @@ def test_a_line_of_a_killed_writer_is_ended_first(tmp_path: Path) -> None:
     file.write_bytes(b'{"torn": ')
     append(file, b"{}\n")
     assert file.read_bytes() == b'{"torn": \n{}\n'
-
-
-def test_the_torn_row_of_a_resumed_run_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text("loss,step\n0.5,10\n0.25,20\n0.125,3")  # of step 30
-    logger = csv_logger(tmp_path, 30)
-    logger.save()
-    rows = pl.read_csv(tmp_path / "metrics.csv").rows(named=True)
-    assert [(r["loss"], r["step"]) for r in rows] == [(0.5, 10), (0.25, 20)]

@@ -22,8 +22,8 @@ from recsys.store.spark_join import _row_files
 from recsys.store.views import View
 
 FRAME = pl.DataFrame({"user": ["a", "b"], "time": [1, 2], "click": [0, 1]})
-HIDDEN = ("_SUCCESS", "_metadata", ".part-0.parquet.crc", "._part.parquet", "_tmp.parquet", ".part", "_temporary/0/p.parquet",
-          ".ipynb_checkpoints/part-0.parquet")  # fmt: skip
+HIDDEN = """_SUCCESS _metadata .part-0.parquet.crc ._part.parquet _tmp.parquet .part _temporary/0/p.parquet
+    .ipynb_checkpoints/part-0.parquet""".split()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from recsys.files import atomic
 from recsys.follow import partitions
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.follow.partitions import collect, find_partitions, partition_name, ripe, time_of
-from recsys.store.streams import Message
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 
@@ -68,15 +67,14 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("clock", ["data", "wall"])
-def test_no_event_ends_the_following(tmp_path: Path, clock: str) -> None:
+def test_no_event_ends_the_following(tmp_path: Path) -> None:
     """Each hostile event is rejected, also in the next cycle, and the good ones around it are kept."""
     texts = [f'{{"id": 0, "time": {t}}}' for times in HOSTILE.values() for t in times]
     texts += [f'{{"id": 0, "time": {START}, "x": {DEEP}}}', DEEP * 3, '{"time": ' * 2000, "\x00", '"' + "x" * 10**6]
     good = [f'{{"id": {i}, "time": {START + i}}}' for i in range(len(texts))]
     lines = [line for pair in zip(good, texts, strict=True) for line in pair]
     (tmp_path / "events.jsonl").write_bytes("\n".join([*lines, ""]).encode() + b'{"time": 1, "x": "\xff"}\n')
-    settings = config(tmp_path, clock=clock)
+    settings = config(tmp_path, clock="wall")
     assert collect(settings, tmp_path) == 2 * len(good) + 1 and collect(settings, tmp_path) == 0
     assert found(tmp_path) == {"day=2026-01-01": list(range(len(good)))}
     assert len((tmp_path / "rejected.jsonl").read_text().splitlines()) == len(texts) + 1
@@ -102,19 +100,6 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"restore its stream\.json, or name another folder"):
         collect(settings, tmp_path)
     assert found(tmp_path) == before
-
-
-def test_an_event_of_the_first_centuries_has_a_partition(tmp_path: Path) -> None:
-    send(tmp_path, ["0001-01-02", "0999-12-31"])
-    collect(config(tmp_path), tmp_path)
-    assert list(found(tmp_path)) == ["day=0001-01-02", "day=0999-12-31"]
-    assert all(p.stop is not None for p in find_partitions(config(tmp_path)))
-
-
-def test_an_event_on_several_lines_becomes_one_line(tmp_path: Path) -> None:
-    message = Message("events", "0", 7, json.dumps({"id": 1, "time": START, "x": ["a"]}, indent=1).encode())
-    assert partitions._write(config(tmp_path), tmp_path, [message]) == 0
-    assert found(tmp_path) == {"day=2026-01-01": [1]}
 
 
 @pytest.mark.slow

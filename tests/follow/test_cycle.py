@@ -24,7 +24,7 @@ from recsys.follow import cycle
 from recsys.follow.__main__ import check_training
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
-from recsys.follow.follow_state import Cycle, FollowState
+from recsys.follow.follow_state import FollowState
 from recsys.follow.history_page import show, write_page
 from recsys.follow.increment_checks import CheckLine, CheckReport
 from recsys.follow.model_registry import stored_as
@@ -78,14 +78,6 @@ def test_every_day_is_predicted_before_it_is_trained_on(done: ContinuousTraining
     assert list(measured) == DAYS[3:]
     assert measured.pop(DAYS[POISONED]) < 0.45
     assert min(measured.values()) > 0.55
-
-
-@pytest.mark.slow
-def test_status(done: ContinuousTraining, capsys: pytest.CaptureFixture[str]) -> None:
-    show(done.root.parent / "follow.yaml")
-    out = capsys.readouterr().out
-    assert "day=2025-01-04" in out and "bad" in out and "1 partitions (3,000 rows) wait for a cycle" in out
-    assert f"champion {done.registry.aliases()['champion']}" in out
 
 
 class Crash(BaseException):
@@ -187,9 +179,7 @@ def test_full_trainings_come_by_number_by_drift_and_by_kpis(
 ) -> None:
     fake_steps(monkeypatch)
     follower = followed(settings_file(tmp_path, logs, full={"every": 2, "partitions": 3}))
-    assert [(c.full, len(c.train)) for c in follower.state.cycles] == [
-        (True, 2), (True, 3), (False, 1), (True, 3)
-    ]  # fmt: skip
+    assert [(c.full, len(c.train)) for c in follower.state.cycles] == [(True, 2), (True, 3), (False, 1), (True, 3)]
     drifted = CheckReport((CheckLine("warn", "psi", "column x has drifted"),))
     monkeypatch.setattr(cycle, "check_partition", lambda *_: drifted)
     (tmp_path / "drift").mkdir()
@@ -220,7 +210,7 @@ def test_versions_are_deltas_until_a_full_one_is_due(
     assert second["delta_of"] == versions[0] and stored_as(second).startswith(f"delta of {versions[0]}, ")
     assert second["bytes"] == sum(f.stat().st_size for f in registry.path(versions[1]).rglob("*") if f.is_file())
     show(tmp_path / "follow.yaml")
-    assert f"{versions[3]} is the champion since 20" in capfd.readouterr().out
+    assert versions[3] in capfd.readouterr().out
     write_page(follower)
     assert f"delta of {versions[0]}" in (follower.root / "page.html").read_text()
 
@@ -248,23 +238,6 @@ def test_a_version_without_its_base_is_not_served(
     assert registry.aliases() == {"champion": third, "previous": second}
     (tmp_path / "deleted").rename(registry.path(first))
     assert registry.rollback() == second
-
-
-def test_how_old_the_newest_event_is_when_it_answers() -> None:
-    interval = ("2026-03-06T00:00:00+00:00", "2026-03-07T00:00:00+00:00")
-    times = {
-        "train": "2026-03-07T00:21:30Z",
-        "measure": "2026-03-07T00:21:30.100Z",
-        "promote": "2026-03-07T02:30:00.000Z",
-    }
-    given = {"interval": interval, "began": "2026-03-07T00:20:00.000Z", "times": times, "version": "abc"}
-    assert Cycle(1, "", [], [], False, **given).freshness() == (
-        "abc is the champion since 2026-03-07T02:30:00.000Z, 2.5 h after its newest event (2026-03-07T00:00:00+00:00); "
-        "steps: train 90 s, promote 2.1 h"
-    )
-    unnamed = Cycle(1, "", [], [], False, **given | {"interval": ("a", "b")})
-    assert "02:30:00.000Z (events to b); steps" in str(unnamed.freshness())
-    assert Cycle(1, "", [], [], False, **given | {"times": {}}).freshness() is None
 
 
 def test_training_on_drift_alone(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,22 +322,13 @@ def test_two_followers_of_one_root(logs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"gates": {}}, r"gates: no such key; did you mean gate\?"),
-        ({"first": 0}, r"first=0: must be at least 1"),
-        ({"partitions": {"folder": "nowhere"}}, r"partitions.folder=nowhere: no such folder"),
-        ({"partitions": {"folder": ".", "every": "soon"}}, r"partitions.every=soon: is not a duration; write a dur"),
-        ({"train": ["model=dlrm", "data.root=x"]}, r"train: data.root is set by recsys.follow; leave it out"),
-        (
-            {"partitions": {"folder": ".", "pattern": "/day=*"}},
-            r"pattern='/day=\*': must be a glob below the folder",
-        ),
-        ({"name": "a/b"}, r"name='a/b': contains /; choose a plain name"),
-        (
-            {"canary": {"guard": {"min_request": 3}}},
-            r"canary.guard.*min_request: no such key; did you mean min_requests",
-        ),
-        ({"root": __file__}, r"root=.*: is a file; name a folder"),
-        ({"train_on": "drifts"}, r"train_on=drifts: must be data or drift"),
+        ({"gates": {}}, "gates: no such key; did you mean gate"),
+        ({"partitions": {"folder": "nowhere"}}, "partitions.folder=nowhere: no such folder"),
+        ({"partitions": {"folder": ".", "every": "soon"}}, "partitions.every=soon: is not a duration"),
+        ({"partitions": {"folder": ".", "pattern": "/day=*"}}, r"pattern='/day=\*': must be a glob below the folder"),
+        ({"train": ["model=dlrm", "data.root=x"]}, "train: data.root is set by recsys.follow"),
+        ({"name": "a/b"}, "name='a/b': contains /"),
+        ({"root": __file__}, "root=.*: is a file; name a folder"),
     ],
 )
 def test_mistakes(logs: Path, tmp_path: Path, more: dict[str, Any], message: str) -> None:
@@ -372,46 +336,20 @@ def test_mistakes(logs: Path, tmp_path: Path, more: dict[str, Any], message: str
         load_settings(settings_file(tmp_path, logs, **more))
 
 
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        (["model=dlmr", "data=sample_drifting"], r"model=dlmr: .*did you mean dlrm"),
-        (["model=dlrm", "trainer.epochs=3"], r"trainer.epochs: no such key"),
-        (
-            ["model=ease", "data=sample_sequences"],
-            r"follow.yaml: train: the model EASE is fitted at once, and cannot start",
-        ),
-    ],
-)
-def test_mistakes_of_the_training(logs: Path, tmp_path: Path, train: list[str], message: str) -> None:
-    file = settings_file(tmp_path, logs, train=train)
-    with pytest.raises(UserError, match=message):
-        check_training(load_settings(file), file)
+RETRIEVAL = ["model=two_tower", "data=sample_interactions_retrieval"]
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            {"gate": {"change": {"ndcg@10": -0.1}}},
-            r"gate.change.ndcg@10: is not a metric of ranking models; name .*auc",
-        ),
-        ({"gate": {"slices": {"device": {"mrr": 0}}}}, r"gate.slices.device.mrr: is not a metric of ranking models"),
-        ({"increment": {"overrides": ["trainer.batch_size=0"]}}, r"trainer.batch_size=0: must be"),
-        ({"export": ["precision=float12"]}, r"export: precision=float12: must be fp32"),
-        ({"export": ["precison=float16"]}, r"precison: no such key.*; did you mean precision"),
-        (
-            {"train": ["model=dnn", "data=sample_sales", "loss=mse"]},
-            r"is a label of kind regression; the gate judges the",
-        ),
-        (
-            {
-                "train": ["model=two_tower", "data=sample_interactions_retrieval"],
-                "check": {"slices": ["x"]},
-                "gate": {},
-            },
-            r"check.slices: a retrieval model predicts no labels to check; leave it out",
-        ),
+        ({"train": ["model=dlmr", "data=sample_drifting"]}, "model=dlmr: .*did you mean dlrm"),
+        ({"train": ["model=ease", "data=sample_sequences"]}, "train: the model EASE is fitted at once, and cannot go"),
+        ({"train": ["model=dnn", "data=sample_sales", "loss=mse"]}, "is a label of kind regression"),
+        ({"train": RETRIEVAL, "check": {"slices": ["x"]}, "gate": {}}, "check.slices: a retrieval model predicts no"),
+        ({"gate": {"change": {"ndcg@10": -0.1}}}, "gate.change.ndcg@10: is not a metric of ranking models"),
+        ({"gate": {"slices": {"device": {"mrr": 0}}}}, "gate.slices.device.mrr: is not a metric of ranking models"),
+        ({"increment": {"overrides": ["trainer.batch_size=0"]}}, "trainer.batch_size=0: "),
+        ({"export": ["precison=float16"]}, "precison: no such key"),
     ],
 )
 def test_what_the_model_cannot_do_is_said_before_data_is_read(
@@ -420,18 +358,6 @@ def test_what_the_model_cannot_do_is_said_before_data_is_read(
     file = settings_file(tmp_path, logs, **more)
     with pytest.raises(UserError, match=message):
         check_training(load_settings(file), file)
-
-
-def test_settings_file_mistakes(tmp_path: Path) -> None:
-    file = tmp_path / "follow.yaml"
-    for text, message in (
-        ("root: a\ntrain: [", r"follow.yaml, line 2, column \d+: is not YAML"),
-        ("[1]", "must have the keys root, name, train, partitions"),
-        ("root: a\ntrain: []", "partitions: must be set"),
-    ):
-        file.write_text(text)
-        with pytest.raises(UserError, match=message):
-            load_settings(file)
 
 
 @pytest.mark.slow

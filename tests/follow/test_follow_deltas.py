@@ -33,20 +33,18 @@ label: {column: y}
 dense: {x: {transform: [standardise]}}
 sparse: {user: {capacity: 30001}, item: {}}
 """
+TRAIN = "model=dlrm data=days model.dim=8 model.bottom_mlp=[8,8] model.top_mlp=[8] trainer.batch_size=500"
 SETTINGS: dict[str, Any] = {
     "root": "root",
     "name": "clicks",
-    "train": [
-        "model=dlrm", "data=days", "model.dim=8", "model.bottom_mlp=[8,8]", "model.top_mlp=[8]",
-        "trainer.batch_size=500", "trainer.threads=1", "trainer.max_epochs=1", "optim.sparse.lr=0.2",
-    ],
+    "train": f"{TRAIN} trainer.threads=1 trainer.max_epochs=1 optim.sparse.lr=0.2".split(),
     "partitions": {"folder": "logs"},
     "check": {"less": {"warn": None, "fail": None}, "auc": {"warn": None, "fail": None}, "ignore": ["user", "item"]},
     "gate": {"change": {"auc": -0.5}, "min_rows": 100, "size_mb": 100},
     "deltas": {"full_every": 3},
     "canary": {"share": 0.4, "guard": {"min_requests": 40, "min_seconds": 0, "metrics": ["errors"]}},
     "keep_runs": 9,
-}  # fmt: skip
+}
 KILLED = """
 import os, sys
 from pathlib import Path

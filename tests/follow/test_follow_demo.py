@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from recsys.base.errors import UserError
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_demo import DAYS, POISONED, demo
 from recsys.follow.follow_settings import load_settings
@@ -23,9 +22,3 @@ def test_the_demo(tmp_path: Path) -> None:
     assert back["why"].startswith(("click: its click rate is lower", "score: "))
     assert "rolled back" in (follower.root / "page.html").read_text()
     assert not (tmp_path / "demo" / "coming").exists()
-
-
-def test_a_folder_with_files(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"root=.*: has files already; name a new folder"):
-        demo(tmp_path)

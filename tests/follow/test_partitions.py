@@ -13,8 +13,6 @@ from recsys.base.errors import UserError
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.follow.partitions import Partition, find_partitions, ripe, rows_of, time_of
 
-DAY = 86_400.0
-
 
 def config(folder: Path, **more: object) -> PartitionsConfig:
     return PartitionsConfig.model_validate({"folder": folder, **more})
@@ -55,14 +53,6 @@ def test_folders_and_files_in_natural_order(tmp_path: Path) -> None:
         "days/2026-01-01.csv",
         "days/2026-01-02.csv",
     ]
-
-
-def test_a_digest_changes_with_the_files(tmp_path: Path) -> None:
-    write(tmp_path, "day=2026-01-01/a")
-    [before] = find_partitions(config(tmp_path))
-    write(tmp_path, "day=2026-01-01/b")
-    [after] = find_partitions(config(tmp_path))
-    assert before.digest != after.digest
 
 
 def test_labels_are_ripe_after_the_delay_in_the_time_of_the_data(tmp_path: Path) -> None:

@@ -60,8 +60,7 @@ def test_avazu_by_hour(real_data: Callable[[str], Path], tmp_path: Path) -> None
         gate={"change": {"auc": -0.05}, "min_rows": 200},
     )
     assert [c.window for c in follower.state.cycles] == [[p] for p in list(follower.partitions)[1:]]
-    assert [c.interval and c.interval[0] for c in follower.state.cycles][:2] == [
-        "2014-10-21T00:00:00+00:00", "2014-10-22T21:00:00+00:00"
-    ]  # fmt: skip
+    starts = [c.interval and c.interval[0] for c in follower.state.cycles]
+    assert starts[:2] == ["2014-10-21T00:00:00+00:00", "2014-10-22T21:00:00+00:00"]
     assert [c.outcome for c in follower.state.cycles] == ["promoted"] * 3
     assert min(c.metrics["challenger"]["auc"] for c in follower.state.cycles) > 0.6

@@ -183,16 +183,6 @@ def test_a_run_without_a_version_is_rejected(with_canary: Path) -> None:
     assert [(c.step, c.outcome) for c in recovered(with_canary).state.cycles[2:]] == [("", "rejected")]
 
 
-def test_a_root_under_another_name_is_the_same_root(with_canary: Path) -> None:
-    file, root = with_canary / "follow.yaml", with_canary / "root"
-    (with_canary / "link").symlink_to(root)
-    file.write_text(file.read_text().replace(str(root), str(with_canary / "link")))
-    (root / "state.json").unlink()
-    state = recovered(with_canary).state
-    assert [c.version is not None for c in state.cycles] == [True, True]
-    assert state.cycles[0].outcome == "promoted"
-
-
 def test_a_root_that_was_moved_is_not_recovered(with_canary: Path) -> None:
     file, root = with_canary / "follow.yaml", with_canary / "root"
     root.rename(with_canary / "moved")

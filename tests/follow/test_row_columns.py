@@ -25,8 +25,6 @@ from recsys.follow.row_columns import FILE, clusters, read_columns, write_column
 from recsys.follow.training_config import training_config
 from recsys.follow.trainings import window_of
 
-BAD = slice(10, None, 50)  # rows whose price cannot be read
-
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -194,7 +192,6 @@ def test_checks_of_slices(logs: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     ("more", "message"),
     [
         ({"gate": {"slices": {"devise": {"auc": -0.1}}}}, r"gate.slices.devise: .*part.csv has no column devise; did "),
-        ({"gate": {"cluster": "users"}}, r"gate.cluster=users: .*part.csv has no column users; did you mean user\?"),
         ({"check": {"slices": ["sites"]}}, r"check.slices=sites: .*part.csv has no column sites; did you mean site\?"),
         ({"gate": {"cluster": "click"}}, r"gate.cluster=click: click is the label or a prediction; name another"),
     ],

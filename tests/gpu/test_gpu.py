@@ -33,10 +33,7 @@ from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
 OLD = torchrec.__version__.startswith("1.6")
 NO_PREFETCH = pytest.mark.skipif(
@@ -322,8 +319,7 @@ QUERIES = ["bert4rec", "gru4rec", "hstu", "sasrec", "transformer"]
 
 
 @pytest.mark.parametrize(
-    ("model", "data"),
-    [*((m, "sample_behaviour") for m in LISTS), *((m, "sample_sequences") for m in QUERIES)],
+    ("model", "data"), [*((m, "sample_behaviour") for m in LISTS), *((m, "sample_sequences") for m in QUERIES)]
 )
 def test_lists_train_on_a_gpu(tmp_path: Path, model: str, data: str) -> None:
     given = [

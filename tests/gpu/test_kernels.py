@@ -9,10 +9,7 @@ from recsys.models.common.kernels import has_triton
 from recsys.models.dlrm import DotInteraction
 from recsys.models.hstu import HSTUBlock
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not has_triton(), reason="no CUDA device that Triton compiles for"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_triton(), reason="no CUDA device that Triton compiles for")]
 
 
 @pytest.fixture(autouse=True)

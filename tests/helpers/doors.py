@@ -145,12 +145,18 @@ NUMBER = {
     "float": Writing(pl.Float64(), float, lambda v: type(v) is float),
     "text": Writing(pl.String(), text_of, anything),
     "spaces": Writing(pl.String(), lambda v: f" {text_of(v)} ", anything),
-    "whole": Writing(pl.Int64(), int, lambda v: type(v) is float and v.is_integer() and abs(v) < 2**53 and str(v) != "-0.0"),
+    "whole": Writing(
+        pl.Int64(), int, lambda v: type(v) is float and v.is_integer() and abs(v) < 2**53 and str(v) != "-0.0"
+    ),
     "single": Writing(pl.Float32(), float, lambda v: type(v) is float and float(np.float32(v)) == v),
-    "decimal": Writing(pl.Decimal(38, 3), lambda v: Decimal(repr(v)).quantize(Decimal("0.001")), lambda v: type(v) is float and abs(v) < 1e6 and round(v, 3) == v and str(v) != "-0.0"),
+    "decimal": Writing(
+        pl.Decimal(38, 3),
+        lambda v: Decimal(repr(v)).quantize(Decimal("0.001")),
+        lambda v: type(v) is float and abs(v) < 1e6 and round(v, 3) == v and str(v) != "-0.0",
+    ),
     "numpy": Writing(None, np.float64, lambda v: type(v) is float),
     "Decimal": Writing(None, lambda v: Decimal(repr(v)), lambda v: type(v) is float and math.isfinite(v)),
-}  # fmt: skip
+}
 
 
 def truth(v: Any) -> bool:
@@ -249,30 +255,104 @@ NUMBERS = st.one_of(
 )
 WORDS = st.sampled_from(["a0", "a1", "b1", "ä", "7", "0007"])
 TYPES: dict[str, Type] = {
-    "text": Type(st.one_of(ODD, st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=4)), lambda i: f"t{i % 5}", "7", "text", "text", TEXT, sparse("text")),
-    "zeros": Type(st.one_of(ODD, st.integers(0, 12).map(lambda i: f"{i:04d}")), lambda i: f"{i % 12:04d}", "7", "text", "text", TEXT, sparse("zeros")),
-    "whole": Type(st.one_of(INTEGERS, st.sampled_from(["", "x", 7.5, math.nan])), lambda i: i % 9, 1, "text", "whole", WHOLE, sparse("whole")),
-    "point": Type(st.one_of(INTEGERS, st.sampled_from(["", "x", 7.5, math.nan])), lambda i: i % 9, 1, "point", "float", WHOLE, sparse("point")),
-    "code": Type(st.one_of(st.integers(0, 25), INTEGERS), lambda i: i % 20, 1, "text", "whole", WHOLE, "\n  colour: {}"),
-    "row": Type(st.one_of(st.integers(-1, 11), st.sampled_from([3.5, "", "x", math.nan, 2**70])), lambda i: i % 10, 1, "text", "whole", WHOLE, "\n  row: {encode: id, rows: 10}"),
+    "text": Type(
+        st.one_of(ODD, st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=4)),
+        lambda i: f"t{i % 5}",
+        "7",
+        "text",
+        "text",
+        TEXT,
+        sparse("text"),
+    ),
+    "zeros": Type(
+        st.one_of(ODD, st.integers(0, 12).map(lambda i: f"{i:04d}")),
+        lambda i: f"{i % 12:04d}",
+        "7",
+        "text",
+        "text",
+        TEXT,
+        sparse("zeros"),
+    ),
+    "whole": Type(
+        st.one_of(INTEGERS, st.sampled_from(["", "x", 7.5, math.nan])),
+        lambda i: i % 9,
+        1,
+        "text",
+        "whole",
+        WHOLE,
+        sparse("whole"),
+    ),
+    "point": Type(
+        st.one_of(INTEGERS, st.sampled_from(["", "x", 7.5, math.nan])),
+        lambda i: i % 9,
+        1,
+        "point",
+        "float",
+        WHOLE,
+        sparse("point"),
+    ),
+    "code": Type(
+        st.one_of(st.integers(0, 25), INTEGERS), lambda i: i % 20, 1, "text", "whole", WHOLE, "\n  colour: {}"
+    ),
+    "row": Type(
+        st.one_of(st.integers(-1, 11), st.sampled_from([3.5, "", "x", math.nan, 2**70])),
+        lambda i: i % 10,
+        1,
+        "text",
+        "whole",
+        WHOLE,
+        "\n  row: {encode: id, rows: 10}",
+    ),
     "number": Type(NUMBERS, lambda i: i / 8, 2.0, "text", "float", NUMBER, ""),
-    "boolean": Type(st.one_of(st.booleans(), st.sampled_from(["", "maybe", "yes"])), lambda i: i % 3 > 0, True, "title", "boolean", BOOLEAN, sparse("boolean")),
+    "boolean": Type(
+        st.one_of(st.booleans(), st.sampled_from(["", "maybe", "yes"])),
+        lambda i: i % 3 > 0,
+        True,
+        "title",
+        "boolean",
+        BOOLEAN,
+        sparse("boolean"),
+    ),
     "flag": Type(st.booleans(), lambda i: i % 2 > 0, True, "lower", "boolean", BOOLEAN, sparse("flag")),
     "instant": Type(MOMENTS, lambda i: START + timedelta(hours=31 * i), START, "text", "micros", instants("UTC"), ""),
     "local": Type(MOMENTS, lambda i: START + timedelta(hours=31 * i), START, "space", "micros", instants(None), ""),
-    "day": Type(st.one_of(st.dates(date(2023, 12, 1), date(2024, 3, 1)), st.just("")), lambda i: date(2024, 1, 1 + i % 28), START.date(), "text", "day", DAYS, sparse("day")),
-    "tags": Type(st.one_of(st.lists(WORDS, max_size=3).map(tuple), st.just("")), lambda i: (f"a{i % 3}", f"b{i % 4}"), ("a0",), "joined", "list", lists(str, pl.String(), {"numpy": Writing(None, lambda v: np.array(v, object), of(str))}), "\n  tags: {split: ' '}"),
+    "day": Type(
+        st.one_of(st.dates(date(2023, 12, 1), date(2024, 3, 1)), st.just("")),
+        lambda i: date(2024, 1, 1 + i % 28),
+        START.date(),
+        "text",
+        "day",
+        DAYS,
+        sparse("day"),
+    ),
+    "tags": Type(
+        st.one_of(st.lists(WORDS, max_size=3).map(tuple), st.just("")),
+        lambda i: (f"a{i % 3}", f"b{i % 4}"),
+        ("a0",),
+        "joined",
+        "list",
+        lists(str, pl.String(), {"numpy": Writing(None, lambda v: np.array(v, object), of(str))}),
+        "\n  tags: {split: ' '}",
+    ),
     "numbers": Type(
-        st.one_of(st.lists(st.integers(0, 12), max_size=3).map(tuple), st.just("")), lambda i: (i % 5, i % 6), (1,), "joined", "list",
-        lists(int, pl.Int64(), {
-            "floats": Writing(pl.List(pl.Float64), lambda v: list(map(float, v)), of(int)),
-            "texts": Writing(pl.List(pl.String), lambda v: list(map(str, v)), of(int)),
-            "points": Writing(pl.String(), lambda v: " ".join(f"{x}.0" for x in v), of(int)),
-            "numpy": Writing(None, lambda v: np.array(v, np.int64), of(int)),
-        }),
+        st.one_of(st.lists(st.integers(0, 12), max_size=3).map(tuple), st.just("")),
+        lambda i: (i % 5, i % 6),
+        (1,),
+        "joined",
+        "list",
+        lists(
+            int,
+            pl.Int64(),
+            {
+                "floats": Writing(pl.List(pl.Float64), lambda v: list(map(float, v)), of(int)),
+                "texts": Writing(pl.List(pl.String), lambda v: list(map(str, v)), of(int)),
+                "points": Writing(pl.String(), lambda v: " ".join(f"{x}.0" for x in v), of(int)),
+                "numpy": Writing(None, lambda v: np.array(v, np.int64), of(int)),
+            },
+        ),
         "\n  numbers: {split: ' '}",
     ),
-}  # fmt: skip
+}
 DENSE = """dense:
   number: {transform: [standardise]}
   weight: {}

@@ -64,10 +64,7 @@ class Scorer:
 
     kind = "ranking"
     context = ()
-    inputs = (
-        TensorSpec("a", "FP64", (-1, 1), optional=True),
-        TensorSpec("b", "BYTES", (-1, 1), optional=True),
-    )
+    inputs = (TensorSpec("a", "FP64", (-1, 1), optional=True), TensorSpec("b", "BYTES", (-1, 1), optional=True))
     tensors = (TensorSpec("values", "FP32", (-1, 2)),)
     columns = frozenset({"a", "b"})
     example: Sequence[Row] = ({"a": 0.5, "b": "b7"},)

@@ -98,13 +98,7 @@ class Command(Forked):
     """A command in a forked process."""
 
     def __init__(
-        self,
-        module: str,
-        *arguments: str,
-        cwd: Path,
-        stdout: Path,
-        stderr: Path,
-        env: Mapping[str, str] | None = None,
+        self, module: str, *arguments: str, cwd: Path, stdout: Path, stderr: Path, env: Mapping[str, str] | None = None
     ) -> None:
         """Start `python -m MODULE ARGUMENTS` in a session of its own; what it says is added to the two files."""
         env = dict(os.environ if env is None else env)

@@ -244,9 +244,11 @@ def together(ask: Callable[[list[Row]], Arrays], rows: Sequence[Row]) -> list[Ou
 
 
 def in_rows(
-    ask: Callable[[Model], Callable[[Any], Arrays]], how: Any, convert: Callable[[Row], Row] = dict,
+    ask: Callable[[Model], Callable[[Any], Arrays]],
+    how: Any,
+    convert: Callable[[Row], Row] = dict,
     takes: Callable[[Writing], bool] = every,
-) -> Door:  # fmt: skip
+) -> Door:
     def asked(model: Model, table: Table) -> Asked:
         rows, held, names = table.rows(takes)
         return Asked(how(ask(model), [convert(row) for row in rows]), held, names)

@@ -11,11 +11,7 @@ from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.labels import BinaryLabel
 
 # "shared" uses the first table again, so that a collection's order of features is not the spec's
-SINGLE = (
-    SparseFeature("user", 11, "ids"),
-    SparseFeature("item", 7, "goods"),
-    SparseFeature("shared", 11, "ids"),
-)
+SINGLE = (SparseFeature("user", 11, "ids"), SparseFeature("item", 7, "goods"), SparseFeature("shared", 11, "ids"))
 BAGGED = (
     SparseFeature("tags", 5, "tags", pooling="sum", multi_valued=True),
     SparseFeature("history", 9, "history", pooling="mean", multi_valued=True),

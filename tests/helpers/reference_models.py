@@ -277,10 +277,8 @@ def eulernet(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **opti
         orders = w[f"{at}.orders"]
         bias = np.exp(w[f"{at}.log_modulus"] + 1j * w[f"{at}.phase"])
         principal = np.exp(np.log(np.abs(z) ** 2 + 1e-8) / 2 + 1j * np.angle(z))
-        explicit = np.stack(
-            [np.prod([np.exp(orders[j, k] * np.log(principal[:, j])) for j in range(len(orders))], axis=0) * bias[k]
-             for k in range(orders.shape[1])], axis=1,
-        )  # fmt: skip
+        powers = [[np.exp(o * np.log(x)) for o, x in zip(of, principal.swapaxes(0, 1), strict=True)] for of in orders.T]
+        explicit = np.stack([np.prod(p, axis=0) * b for p, b in zip(powers, bias, strict=True)], axis=1)
         parts = []
         for name, x, own in (("real", z.real, explicit.real), ("imaginary", z.imag, explicit.imag)):
             implicit = relu(linear(w, f"{at}.implicit", x.reshape(len(x), -1))).reshape(own.shape)

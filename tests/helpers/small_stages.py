@@ -30,9 +30,12 @@ def catalogue(columns: Mapping[str, Sequence[Any]], vectors: np.ndarray | None =
 
 
 def resources(
-    items: Catalogue, user: Sequence[str] = (), context: Sequence[str] = (), events: Events | None = None,
+    items: Catalogue,
+    user: Sequence[str] = (),
+    context: Sequence[str] = (),
+    events: Events | None = None,
     root: Path = Path(),
-) -> Resources:  # fmt: skip
+) -> Resources:
     return Resources(items, Models(root), user, context, events)
 
 
@@ -55,16 +58,27 @@ class Listed(Source):
 
 
 def recommender(
-    items: Catalogue, sources: Mapping[str, Source], filters: Mapping[str, Filter] | None = None,
-    order: Mapping[str, Order] | None = None, score: Score | None = None, merge: Merge | None = None,
-    events: Events | None = None, **settings: Any,
-) -> StagedRecommender:  # fmt: skip
+    items: Catalogue,
+    sources: Mapping[str, Source],
+    filters: Mapping[str, Filter] | None = None,
+    order: Mapping[str, Order] | None = None,
+    score: Score | None = None,
+    merge: Merge | None = None,
+    events: Events | None = None,
+    **settings: Any,
+) -> StagedRecommender:
     given = {"k": 3, "candidates": 10, "history": 10}
     found = resources(items, events=events)
     for parts in (sources, filters or {}, order or {}):
         for name, part in parts.items():
             part.bind(found, name)
     return StagedRecommender(
-        PipelineConfig(**{**given, **settings}), items, sources, merge or ReciprocalRank(), filters or {}, score,
-        order or {}, events=events,
-    )  # fmt: skip
+        PipelineConfig(**{**given, **settings}),
+        items,
+        sources,
+        merge or ReciprocalRank(),
+        filters or {},
+        score,
+        order or {},
+        events=events,
+    )

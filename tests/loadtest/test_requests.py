@@ -173,36 +173,6 @@ def test_files_of_rows(tmp_path: Path) -> None:
     assert read_rows(tmp_path) == [*rows, rows[0]]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("r.csv", None, "no such file; name a CSV, JSON lines or Parquet file, or an exported model"),
-        ("r.csv", "a,b\n", "is empty; requests are made of rows"),
-        ("r.jsonl", "", "is empty; requests are made of rows"),
-        (
-            "r.jsonl",
-            "{",
-            "cannot be read (Expecting property name enclosed in double quotes: line 1 column 2 (char 1))",
-        ),
-        ("r.jsonl", "3\n", "cannot be read (row 1 is not an object of columns and values)"),
-        ("r.parquet", "nonsense", "cannot be read ("),
-        ("r.txt", "a", "must end in .csv, .jsonl, .ndjson, .parquet, or be the folder of an exported model"),
-        ("examples.json", "[]", 'cannot be read (it has no list "rows")'),
-    ],
-)
-def test_wrong_files(tmp_path: Path, name: str, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / name).write_text(content)
-    with pytest.raises(UserError) as caught:
-        read_rows(tmp_path / name)
-    assert str(caught.value).startswith(f"rows={tmp_path / name}: {message}") and "\n" not in str(caught.value)
-
-
-def test_folders_without_examples(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no examples.json; name a file, or the folder of an exported model"):
-        read_rows(tmp_path)
-
-
 def test_targets() -> None:
     assert parse_target("http://h:9", "http") == parse_target("h:9", "http") == Endpoint("h", 9)
     assert parse_target("https://h", "http") == Endpoint("h", 443, tls=True)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from recsys.base.errors import UserError
-from recsys.base.memory import available_memory
 from recsys.batch import JaggedIds
 from recsys.candidates import Candidates
 from recsys.data.loader.training_rows import training_lists
@@ -345,14 +344,6 @@ def test_scores_without_torch(model: type[nn.Module], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_state_round_trip_inside_another_module(model: type[nn.Module]) -> None:
-    one, other = nn.ModuleDict({"m": model(spec())}), nn.ModuleDict({"m": model(spec())})
-    scores = score(one["m"], FITTED, HISTORY)
-    other.load_state_dict(one.state_dict())
-    np.testing.assert_array_equal(other["m"].score(to_lists(HISTORY)).double().numpy()[:, 1:], scores)
-
-
-@pytest.mark.parametrize("model", MODELS)
 def test_fitting_again_forgets(model: type[nn.Module]) -> None:
     again = model(spec())
     again.fit(to_lists([[7, 8, 1], [1, 5]]))
@@ -402,11 +393,6 @@ def test_mistakes_of_parameters(model: type[nn.Module], given: dict[str, object]
     with pytest.raises(ValueError, match="^" + re.escape(says)) as e:
         model(spec(), **given)
     assert "\n" not in str(e.value)
-
-
-def test_ease_says_what_it_would_need() -> None:
-    with pytest.raises(ValueError, match=r"^EASE: 65,000 items exceed max_items=60,000 \(fitting needs 16.9 GB\): .*"):
-        EASE(spec(65_000), device=torch.device("meta"))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -490,11 +476,6 @@ def test_memory_is_planned_before_a_fit(monkeypatch: pytest.MonkeyPatch, capsys:
         UserError, match=r"^model: fitting needs 6.26 GiB, but 4.00 GiB are available; drop rare items .*$"
     ):
         fitted_retrieval.check_memory(large)
-
-
-def test_available_memory() -> None:
-    free = available_memory()
-    assert free is None or 1 << 20 < free < 1 << 50
 
 
 @pytest.mark.parametrize("order", ["rising", "falling", "shuffled"])

@@ -24,11 +24,9 @@ from recsys.data.features.batch_tensors import BatchTensors
 from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.job.run_config import RunConfig
-from recsys.models.common import layers
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
-from recsys.training.combined_optimizer import _fused
 from recsys.training.module import RecsysModule
 
 ROWS, IDS = 16, 40
@@ -41,19 +39,7 @@ COMMANDS = {
 }
 TARGETS = "the number of targets and inputs is the size of a lookup"
 LONGEST = "the longest list is the size of a block, within which attention or a GRU runs"
-RETRIEVAL = (
-    "bert4rec",
-    "comirec",
-    "esasrec",
-    "fuxi_alpha",
-    "gru4rec",
-    "hstu",
-    "mf",
-    "neumf",
-    "sasrec",
-    "transformer",
-    "ultragcn",
-)
+RETRIEVAL = "bert4rec comirec esasrec fuxi_alpha gru4rec hstu mf neumf sasrec transformer ultragcn".split()
 WAITS = {  # of a step, with the reason; all others have none
     **{f"model/{m}": (1, LONGEST) for m in ("bst", "dien", "hstu_rank", "target_attention")},
     **{f"model/{m}": (1, TARGETS) for m in RETRIEVAL},
@@ -66,18 +52,6 @@ WAITS = {  # of a step, with the reason; all others have none
     "loss/in_batch_softmax": (3, "as model/two_tower"),
     "loss/pairwise": (4, "the number of pairs of rows within groups is the size of all that is computed of them"),
 }
-# launches of the forward and backward pass of a step, without the tables': at most these, and not many fewer
-LAUNCHES = {
-    "autoint": 132, "bert4rec": 261, "bst": 150, "comirec": 160, "dcn": 65, "dcnv2": 57, "dcnv2_lowrank": 66,
-    "dcnv2_moe": 418, "dcnv3": 152, "deepfm": 49, "dien": 840, "din": 78, "dlrm": 49, "dnn": 24,
-    "esasrec": 281, "esmm": 116, "eulernet": 121, "fibinet": 77, "finalmlp": 88, "fm": 36,
-    "fuxi_alpha": 351, "fwfm": 28, "gdcn": 83, "gru4rec": 441, "hstu": 231, "hstu_rank": 294, "lr": 15,
-    "masknet": 195, "mf": 63, "mmoe": 130, "mult_vae": 150, "neumf": 138, "pepnet": 167, "ple": 224,
-    "rankmixer": 66, "sasrec": 237, "sdim": 86, "shared_bottom": 90, "sim": 140, "simplex": 131, "stem": 179,
-    "target_attention": 99, "tiger": 680, "transformer": 251, "two_tower": 189, "ultragcn": 107,
-    "wide_deep": 31, "wukong": 100, "xdeepfm": 64,
-}  # fmt: skip
-SLACK = 12  # between versions of PyTorch
 
 
 def config(name: str) -> RunConfig:
@@ -156,9 +130,7 @@ def test_a_step(name: str) -> None:
             on_gpu.model.set_interactions(pairs.to(GPU))
         batch = random_batch(features, grouped).to(GPU, non_blocking=True)
         gpu.waits.clear()
-        gpu.launches.clear()
         found = loss_and_gradients(on_gpu, batch)
-        launches = gpu.launches.copy()
         update(on_gpu)
     assert isinstance(found, OnGpu)
     torch.testing.assert_close(found.host, expected)
@@ -169,9 +141,6 @@ def test_a_step(name: str) -> None:
     waits = [w for w in gpu.waits if not w.startswith(TABLES)]
     allowed, reason = WAITS.get(name, (0, "no wait is needed"))
     assert len(waits) == allowed, f"{reason}: {Counter(waits)}"
-    if name.startswith("model/"):
-        most = f"{launches.total()} launches, of which most are {launches.most_common(20)}"
-        assert abs(launches.total() - LAUNCHES[name.removeprefix("model/")]) <= SLACK, most
 
 
 @pytest.fixture
@@ -223,57 +192,6 @@ def test_no_lookup_has_few_bags(name: str, one_process: None, lookups: list[tupl
         assert bags >= min(ids, ROWS), f"{ids} ids in {bags} bags"
 
 
-def test_16_bit_products_have_a_multiple_of_8_columns() -> None:
-    """Of the 13 numbers of Criteo and the 479 columns after the interaction; weights keep theirs."""
-    torch.manual_seed(0)
-    mlp = layers.MLP(13, [5])
-    on_gpu, x = copy.deepcopy(mlp), torch.randn(4, 13)
-    mlp(x).sum().backward()
-    with stand_in_gpu() as gpu:
-        to_gpu(on_gpu)
-        x_on_gpu = x.to(GPU)
-        torch.set_autocast_enabled("cuda", True)  # torch.autocast would ask the driver
-        torch.set_autocast_dtype("cuda", torch.bfloat16)
-        try:
-            y = on_gpu(x_on_gpu)
-        finally:
-            torch.set_autocast_enabled("cuda", False)
-            torch.set_autocast_dtype("cuda", torch.float16)
-            torch.clear_autocast_cache()
-        y.sum().backward()
-        padded = gpu.launches["models/common/layers.py:forward constant_pad_nd"]
-    assert padded == 2 and y.dtype == torch.bfloat16  # the input and the weights
-    torch.testing.assert_close(y.host.float(), mlp(x), rtol=0.02, atol=0.02)
-    assert on_gpu[0].weight.grad.shape == (5, 13) and on_gpu[0].weight.shape == (5, 13)
-    torch.testing.assert_close(on_gpu[0].weight.grad.host, mlp[0].weight.grad, rtol=0.02, atol=0.05)
-
-
-def test_all_dense_weights_are_updated_by_one_launch() -> None:
-    torch.manual_seed(0)
-    mlp = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
-    on_gpu, x = copy.deepcopy(mlp), torch.randn(4, 3)
-    adam = _fused(torch.optim.Adam(mlp.parameters(), lr=0.1))
-    assert adam.param_groups[0]["fused"] is None  # CPUs keep what a config says
-    for _ in range(2):
-        adam.zero_grad()
-        mlp(x).sum().backward()
-        adam.step()
-    with stand_in_gpu() as gpu:
-        to_gpu(on_gpu)
-        fused = _fused(torch.optim.Adam(on_gpu.parameters(), lr=0.1))
-        for _ in range(2):
-            fused.zero_grad()
-            on_gpu(x.to(GPU)).sum().backward()
-            gpu.launches.clear()
-            fused.step()
-    assert {k.split()[-1]: n for k, n in gpu.launches.items()} == {
-        "_fused_adam_": 1,
-        "_foreach_add_": 1,
-    }  # and its steps
-    for a, b in zip(mlp.parameters(), on_gpu.parameters(), strict=True):
-        torch.testing.assert_close(b.host, a)
-
-
 def test_the_stand_in_sees_mistakes() -> None:
     x = torch.randn(4, 2)
     with stand_in_gpu() as gpu:
@@ -304,7 +222,3 @@ def test_tables_of_several_dims_and_frozen_ones_wait_for_nothing() -> None:
             found = embeddings(batch.sparse)
         assert torch.equal(found.host, expected)
         assert [w for w in gpu.waits if not w.startswith(TABLES)] == []
-
-
-def test_every_reason_is_of_a_file() -> None:
-    assert set(WAITS) <= set(COMMANDS) and len(COMMANDS) > 60

@@ -182,13 +182,7 @@ def test_ultragcn(shared: bool) -> None:
     weights, k, pull = (0.1, 0.7, 0.2, 0.9), 2, 0.3
     torch.manual_seed(0)
     model = UltraGCN(
-        PAIRS,
-        dim=DIM,
-        pair_weights=weights,
-        negative_weight=4.0,
-        neighbours=k,
-        neighbour_weight=pull,
-        init_std=1.0,
+        PAIRS, dim=DIM, pair_weights=weights, negative_weight=4.0, neighbours=k, neighbour_weight=pull, init_std=1.0
     )
     model.set_interactions(interactions(pairs))
     loss_module = BCE(count=3, shared=shared)

@@ -123,9 +123,6 @@ def states(model: nn.Module, lists: JaggedIds, features: FeatureSpec) -> Tensor:
     return query_batch(model, batch(features, lists))
 
 
-# --- closed forms ------------------------------------------------------------------------------------
-
-
 def test_the_interests_of_comirec_are_sums_of_the_items_before() -> None:
     """Item by item, and interest by interest; distances beyond the fifth share a bias."""
     model = built(CAUSAL["comirec"], interests=3, dim=4)
@@ -481,9 +478,6 @@ def test_gru_list_by_list() -> None:
         torch.testing.assert_close(query, expected)
 
 
-# --- what a query may depend on ----------------------------------------------------------------------
-
-
 @causal
 @pytest.mark.parametrize("features", [ALONE, MORE], ids=["alone", "more"])
 def test_no_query_sees_later_items(make: Make, features: FeatureSpec) -> None:
@@ -551,16 +545,6 @@ def test_what_is_hidden_is_not_read(make: Make, features: FeatureSpec) -> None:
     torch.testing.assert_close(changed[2], before[2])
 
 
-@pytest.mark.parametrize("objective", ["causal", "masked"])
-def test_features_beside_the_item_are_read(objective: str) -> None:
-    model = built(transformer(objective, "relative"), MORE)
-    rows = batch(MORE, [[1, 2, 3]], [[1, 2, 3]])
-    before = query_batch(model, rows)
-    assert not torch.allclose(query_batch(model, batch(MORE, [[1, 2, 3]], [[4, 2, 3]])), before)
-    rows.dense = rows.dense + 1
-    assert not torch.allclose(query_batch(model, rows), before)
-
-
 @pytest.mark.parametrize("make", [CAUSAL["sasrec"], MASKED["bert4rec"]], ids=["causal", "masked"])
 def test_negatives_outside_the_history(make: Make) -> None:
     """Lists of half of the items leave the other half. Without redraws, half of the negatives would be chosen items."""
@@ -591,9 +575,6 @@ def test_queries_that_a_loader_makes(name: str) -> None:
     torch.testing.assert_close(*losses)
 
 
-# --- learning ----------------------------------------------------------------------------------------
-
-
 @every
 @pytest.mark.parametrize("features", [ALONE, MORE], ids=["alone", "more"])
 def test_gradient_reaches_all(make: Make, features: FeatureSpec) -> None:
@@ -604,13 +585,6 @@ def test_gradient_reaches_all(make: Make, features: FeatureSpec) -> None:
     loss.backward()
     for name, p in task.named_parameters():
         assert p.grad is not None and p.grad.abs().sum() > 0, name
-
-
-def test_negatives_of_single_targets_have_scores_of_interests() -> None:
-    torch.manual_seed(0)
-    task = RetrievalTask(built(CAUSAL["comirec"]).train(), BCE(count=3), Candidates(popularity=torch.ones(N)))
-    loss, _ = task(batch(ALONE, LISTS))
-    assert loss.isfinite() and loss > 0
 
 
 @every
@@ -645,9 +619,6 @@ def test_learns_what_follows(make: Make) -> None:
         scores = task.scorer.score_all(task(batch(ALONE, held_out))[1], task.item_vectors(range(N), N))
     best = scores[:, 1:].argmax(dim=1) + 1
     assert (best == torch.tensor([one[-1] for one in held_out])).float().mean() > 0.9
-
-
-# --- mistakes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def tiger(codes: Tensor, beam: int, *, known: int | None = None, seed: int = 0) 
     item = SparseFeature("item", 1 + (known or len(codes) - 1), "item", multi_valued=True, sequence=True)
     features = FeatureSpec(dense=(), sparse=(item,), labels=(), item="item", items=about)
     torch.manual_seed(seed)
-    model = TIGER(features, dim=16, heads=2, hidden=32, encoder_layers=2, decoder_layers=2, dropout=0.0, beam=beam,
-                  init_std=1.0)  # fmt: skip
+    small = {"dim": 16, "heads": 2, "hidden": 32, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+    model = TIGER(features, **small, beam=beam, init_std=1.0)  # type: ignore[arg-type]
     offsets = {n: torch.arange(len(codes) + 1) for n in names}
     values = {n: codes[:, i].int() for i, n in enumerate(names)}
     candidates = Candidates(torch.ones(len(codes)), torch.zeros(len(codes), 0), values, offsets)

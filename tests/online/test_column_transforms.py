@@ -78,20 +78,17 @@ def text_pipeline(source: str) -> RowTransforms:
     if "decimal" in source:
         numbers = [n and n.replace(".", ",") for n in numbers]
     words = ["a", "b", None, "a", "é", " s ", "7", "1.5"] * 4
-    return pipeline(
-        "label: {column: y_}\n" + yaml, x=numbers, y=numbers[::-1], w=words, v=words[::-1],
-        i=[str(n) for n in range(32)], t=["2024-01-31 10:00", "20230215", None, "1e9"] * 8, b=["a|b", None, "c|a|7", "x"] * 8,
-    )  # fmt: skip
+    more = {"t": ["2024-01-31 10:00", "20230215", None, "1e9"] * 8, "b": ["a|b", None, "c|a|7", "x"] * 8}
+    columns = {"x": numbers, "y": numbers[::-1], "w": words, "v": words[::-1], "i": [str(n) for n in range(32)]}
+    return pipeline("label: {column: y_}\n" + yaml, **columns, **more)
 
 
 def typed_pipeline() -> RowTransforms:
     whole = pl.Series([None, 0, 3, -7, 120, 3, 3, 9] * 4, dtype=pl.Int8)
-    return pipeline(
-        "label: {column: y_}\nsource: {format: parquet}" + NUMBERS,
-        x=whole, y=pl.Series([None, 0.5, -1.25, 3e30, float("nan"), 7, 8, 9] * 4, dtype=pl.Float32),
-        w=pl.Series([True, False, None, True] * 8), v=pl.Series([1, 2, None, 2] * 8, dtype=pl.UInt64),
-        i=pl.Series(range(32), dtype=pl.Int64),
-    )  # fmt: skip
+    y = pl.Series([None, 0.5, -1.25, 3e30, float("nan"), 7, 8, 9] * 4, dtype=pl.Float32)
+    w, v = pl.Series([True, False, None, True] * 8), pl.Series([1, 2, None, 2] * 8, dtype=pl.UInt64)
+    yaml = "label: {column: y_}\nsource: {format: parquet}" + NUMBERS
+    return pipeline(yaml, x=whole, y=y, w=w, v=v, i=pl.Series(range(32), dtype=pl.Int64))
 
 
 SOURCES = {"csv": "source: {}", "local": LOCAL, "nulls": NULLS, "jsonl": "source: {format: jsonl}"}
@@ -141,26 +138,25 @@ NUMBER = st.one_of(
     st.floats(width=32),
     st.sampled_from([-0.0, 0.0, 2**53 + 1, -(2**63), 2**63, 2**64, 10**38, 3.4e38, 3.41e38, 1e-310, float("inf")]),
 )
-ODD = st.one_of(
-    st.sampled_from(
-        ["", " ", " 7", "7 ", "\t7", "\n7", "1_0", "inf", "-inf", "nan", " NaN", "-nan", "+nan", "NULL", " NULL ", "-999", "1,5",
-         "1.000,5", ".", ",", "-0", "-0.0", "+1", "1.", ".5", "1e", "٣", "\ud800", "é", "0x1", "true", "a", "b", " b", "a|b",
-         "|", "a|b|c|d|e", "2024-01-31", "2024-02-30", "20240131", "7.0", "7.5", "39", "40", True, False, b"a", b"\xff", [1],
-         ["a", None, "b"], (), {}, Decimal("7.0"), Decimal("1e400"), np.float32(0.1), np.int64(7), np.str_("a"),
-         date(2024, 1, 1), datetime(2024, 1, 1), 10**400, object()]
-    ),
-    NUMBER.map(str),
-    st.text(max_size=3),
-)  # fmt: skip
+ODD_TEXTS = """1_0 inf -inf nan -nan +nan NULL -999 1,5 1.000,5 . , -0 -0.0 +1 1. .5 1e ٣ é 0x1 true a b a|b | a|b|c|d|e
+    2024-01-31 2024-02-30 20240131 7.0 7.5 39 40""".split()
+ODD_TEXTS += ["", " ", " 7", "7 ", "\t7", "\n7", " NaN", " NULL ", "\ud800", " b"]
+ODD_VALUES = [True, False, b"a", b"\xff", [1], ["a", None, "b"], (), {}, Decimal("7.0"), Decimal("1e400"), 10**400]
+ODD_VALUES += [np.float32(0.1), np.int64(7), np.str_("a"), date(2024, 1, 1), datetime(2024, 1, 1), object()]
+ODD = st.one_of(st.sampled_from([*ODD_TEXTS, *ODD_VALUES]), NUMBER.map(str), st.text(max_size=3))
 COLUMNS = ("x", "y", "w", "v", "i", "t", "b")
 
 
 @st.composite
 def some_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Rows of usual values, at most one of which is odd; `i`, which may not be missing, is usually valid."""
-    row = st.fixed_dictionaries({"i": st.integers(0, 39)}, optional={"x": NUMBER, "y": NUMBER, "w": st.sampled_from(
-        ["a", "b", "é", "7", "?", None, "", 1, 0]), "v": st.integers(0, 9), "t": st.sampled_from(["1e9", None, "2024-01-01"]),
-        "b": st.sampled_from(["a|b", "", None, "7|x|?|a"])})  # fmt: skip
+    words, times = (
+        st.sampled_from(["a", "b", "é", "7", "?", None, "", 1, 0]),
+        st.sampled_from(["1e9", None, "2024-01-01"]),
+    )
+    bags = st.sampled_from(["a|b", "", None, "7|x|?|a"])
+    usual = {"x": NUMBER, "y": NUMBER, "w": words, "v": st.integers(0, 9), "t": times, "b": bags}
+    row = st.fixed_dictionaries({"i": st.integers(0, 39)}, optional=usual)
     found = draw(st.lists(row, min_size=1, max_size=12))
     if draw(st.booleans()):
         found[draw(st.integers(0, len(found) - 1))][draw(st.sampled_from(COLUMNS))] = draw(ODD)

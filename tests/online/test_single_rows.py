@@ -175,23 +175,6 @@ def test_threads_share_a_pipeline(csv: RowTransforms) -> None:
     ("row", "told"),
     [
         ({"price": "oops"}, "column price: 'oops' is not a number"),
-        ({"price": float("inf")}, "column price: 'inf' is not a number"),
-        ({"price": 10**39}, "is out of the range of "),
-        ({"price": {"a": 1}}, "column price: {'a': 1} has type dict, which a column of type text cannot hold"),
-        ({"price": [1, 2]}, "column price: [1, 2] is a list, not one value"),
-        ({"when": "yesterday"}, "column when: 'yesterday' is not a time"),
-        ({"the user": "\ud800"}, "column the user: '\\ud800' is not UTF-8 text"),
-        ({"clock": "noon"}, "data.derive.hour"),
-    ],
-)
-def test_mistakes_in_csv(csv: RowTransforms, row: dict[str, Any], told: str) -> None:
-    mistaken(csv, row, told)
-
-
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ({"price": "oops"}, "column price: 'oops' is not a number"),
         ({"price": float("-inf")}, "column price: -inf is not a number"),
         ({"price": 10**400}, "is out of the range of "),
         ({"small": 128}, "column small: 128 is not between -128 and 127"),
@@ -264,12 +247,9 @@ def test_any_text_is_as_in_a_file(csv: RowTransforms, tmp_path: Path, rows: list
         assert f"column {e.value.column}: {e.value.value!r} {reason.removeprefix(e.value.column + ' ')}" == str(e.value)
 
 
-odd = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3),
-              st.datetimes(), st.dates(), st.decimals(), st.integers(-(10**400), 10**400)),
-    lambda inner: st.lists(inner, max_size=3),
-    max_leaves=4,
-)  # fmt: skip
+numbers = st.one_of(st.integers(), st.floats(), st.decimals(), st.integers(-(10**400), 10**400))
+others = st.one_of(st.none(), st.booleans(), st.text(max_size=5), st.binary(max_size=3), st.datetimes(), st.dates())
+odd = st.recursive(numbers | others, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
 TYPED = (*COLUMNS, "small", "flag", "kind", "born", "labels", "floats", "clock")
 
 

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = {p.stem: yaml.safe_load(p.read_text()) for p in sorted((GITHUB / "workflows").glob("*.yml"))}
-RECIPES = re.findall(r"^([\w-]+)[^:\n]*:(?!=)", (ROOT / "justfile").read_text(), re.M)
 WRITES = {  # what a job may do besides reading the repository
     ("docs", "publish"): {"pages", "id-token"},
     ("lock", "lock"): {"contents", "pull-requests"},
@@ -28,12 +27,6 @@ def jobs() -> list[tuple[str, str, dict[str, Any]]]:
 
 def commands(workflow: str) -> list[str]:
     return [step["run"] for name, _, body in jobs() if name == workflow for step in body["steps"] if "run" in step]
-
-
-def test_there_are_four() -> None:
-    assert set(WORKFLOWS) == {"ci", "docs", "lock", "release"}
-    assert WORKFLOWS["lock"][True]["schedule"]
-    assert WORKFLOWS["release"][True]["push"] == {"tags": ["v*"]}  # PyYAML reads the key `on` as true
 
 
 @pytest.mark.parametrize(("workflow", "job", "body"), jobs(), ids=lambda x: x if isinstance(x, str) else "")
@@ -64,15 +57,6 @@ def test_ci_and_just_check_run_the_same_lines() -> None:
     assert len(lines) > 5 and lines <= recipes
 
 
-def test_the_site_is_built_as_just_docs_does() -> None:
-    assert commands("docs") == ["uvx --from rust-just just docs"]
-    assert "docs" in RECIPES
-    build, publish = (WORKFLOWS["docs"]["jobs"][j] for j in ("build", "publish"))
-    assert build["env"]["RECSYS_REPOSITORY"] == "${{ github.server_url }}/${{ github.repository }}"
-    [folder] = [s["with"]["path"] for s in build["steps"] if "upload-pages" in s.get("uses", "")]
-    assert folder in (ROOT / "justfile").read_text() and publish["if"] == "github.ref == 'refs/heads/main'"
-
-
 def test_a_release_is_built_attested_and_published_without_a_token() -> None:
     steps = WORKFLOWS["release"]["jobs"]["build"]["steps"]
     order = [s.get("run") or s["uses"].partition("@")[0] for s in steps]
@@ -83,24 +67,6 @@ def test_a_release_is_built_attested_and_published_without_a_token() -> None:
     )
     assert commands("release")[-1] == "uv publish --trusted-publishing always dist/*"
     assert "secrets" not in (GITHUB / "workflows" / "release.yml").read_text()
-
-
-def test_versions_move_by_the_recipes_and_are_checked() -> None:
-    *recipes, check, propose = commands("lock")
-    assert recipes == [f"uvx --from rust-just just {name}" for name in ("lock", "digests")]
-    assert {"lock", "digests"} <= {r.split()[0] for r in RECIPES} and check == ".ci/run" and "gh pr create" in propose
-
-
-@pytest.mark.parametrize("form", ["bug", "data", "feature"])
-def test_issue_forms_ask_for_the_doctor(form: str) -> None:
-    template = yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / f"{form}.yml").read_text())
-    assert {"name", "description", "body"} <= set(template)
-    ids = [part["id"] for part in template["body"]]
-    assert len(ids) == len(set(ids)) and "doctor" in ids
-    [doctor] = [part for part in template["body"] if part["id"] == "doctor"]
-    assert "python -m recsys.doctor" in doctor["attributes"]["label"]
-    for part in template["body"]:
-        assert part["type"] == "textarea" and part["attributes"]["label"]
 
 
 def test_the_version_stands_once() -> None:

@@ -371,11 +371,7 @@ def calibrated_on_validation(case: Case) -> None:
 
 @relation(
     LISTS | {"model": {*RETRIEVERS} - {"mf", "lightgcn", "ultragcn"}},  # which list no items that only a table has
-    {
-        "split": ["leave_one_out"],
-        "protocol.candidates": ["None"],
-        "rows": ["none"],
-    }
+    {"split": ["leave_one_out"], "protocol.candidates": ["None"], "rows": ["none"]}
     | {"data.sparse.item.min_count": ["None"], "data.k_core": ["None"]},  # lists hold no rare items, evaluation does
 )
 def metrics_are_those_of_the_lists(case: Case) -> None:

@@ -97,14 +97,7 @@ RANKING = [
             },
         },
     ),
-    Setting(
-        "features",
-        {
-            "items": {},
-            "noise": {"data.sparse.noise_id": {"column": "noise"}},
-            "history": HISTORY,
-        },
-    ),
+    Setting("features", {"items": {}, "noise": {"data.sparse.noise_id": {"column": "noise"}}, "history": HISTORY}),
     key("numeric", None, "periodic", when={"model": {*RANKERS} - {"lr", "gbm"}}),
     Setting("dims", {"one": {}, "auto": {"dims": "auto", "model.dim": 32}}, {"model": {"deepfm", "mmoe"}}),
     Setting("weights", {"none": {}, "column": {"data.weight": {"column": "weight"}}}),
@@ -206,11 +199,14 @@ RETRIEVAL = [
     Setting("weights", {"none": {}}),
     Setting("lists", {"long": {"data.sequences.max_length": 12}, "short": {"data.sequences.max_length": 3}}),
     Setting("rows", {"none": {}, "history": ROWS}, {"model": {"two_tower"}, "user": {"none"}}),
-    Setting("split", {
-        "leave_one_out": {"data.split": {"by": "leave_one_out"}},
-        "time": {"data.split": {"by": "time", "column": "ts", **SHARES}},
-        "hash": {"data.split": {"by": "hash", "column": "user", **SHARES}},
-    }),
+    Setting(
+        "split",
+        {
+            "leave_one_out": {"data.split": {"by": "leave_one_out"}},
+            "time": {"data.split": {"by": "time", "column": "ts", **SHARES}},
+            "hash": {"data.split": {"by": "hash", "column": "user", **SHARES}},
+        },
+    ),
     key("data.sequences.held_out", None, "all", when={"split": {"time"}}),
     key("data.sequences.reverse", None, True, when={"model": {"sasrec", "gru4rec"}}),
     key("protocol.candidates", None, ["uniform"], ["full", "popularity"]),
@@ -218,41 +214,50 @@ RETRIEVAL = [
     key("data.items.ids", None, False, when={"items": {"file", "vectors"}, "model": {"two_tower", "sasrec"}}),
     key("loss", None, "full_softmax", "bpr", when={"model": {*RETRIEVERS} - CLOSED - {"tiger", "ultragcn"}}),
     key("schedule", None, "cosine", when=STEPWISE),
-    Setting("batches", {
-        "full": {"trainer.batch_size": 512, "trainer.max_epochs": 3},
-        "small": {"trainer.batch_size": 16, "trainer.max_epochs": 2},
-    }),
+    Setting(
+        "batches",
+        {
+            "full": {"trainer.batch_size": 512, "trainer.max_epochs": 3},
+            "small": {"trainer.batch_size": 16, "trainer.max_epochs": 2},
+        },
+    ),
     key("metrics.slices", None, ["item"]),
-]  # fmt: skip
+]
 CADENCES = [  # of a training: epochs have ten batches, of which accumulated ones take five or four steps
-    Setting("model", {
-        "dlrm": {**RANKERS["dlrm"], **LABELS["click"]},
-        "mmoe": RANKERS["mmoe"],
-    }),
-    Setting("validate", {
-        "epoch": {},
-        "2 epochs": {"trainer.validate_every": 2},
-        "3 steps": {"trainer.validate_every_n_steps": 3},
-        "4 steps": {"trainer.validate_every_n_steps": 4},
-        "13 steps": {"trainer.validate_every_n_steps": 13},
-    }),
-    Setting("checkpoint", {
-        "end": {},
-        "1 step": {"checkpoint.every_n_steps": 1},
-        "2 steps": {"checkpoint.every_n_steps": 2},
-        "3 steps": {"checkpoint.every_n_steps": 3},
-        "time": {"checkpoint.every_minutes": 1e-6},
-        "many": {"checkpoint.every_n_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": 2},
-    }),
+    Setting("model", {"dlrm": {**RANKERS["dlrm"], **LABELS["click"]}, "mmoe": RANKERS["mmoe"]}),
+    Setting(
+        "validate",
+        {
+            "epoch": {},
+            "2 epochs": {"trainer.validate_every": 2},
+            "3 steps": {"trainer.validate_every_n_steps": 3},
+            "4 steps": {"trainer.validate_every_n_steps": 4},
+            "13 steps": {"trainer.validate_every_n_steps": 13},
+        },
+    ),
+    Setting(
+        "checkpoint",
+        {
+            "end": {},
+            "1 step": {"checkpoint.every_n_steps": 1},
+            "2 steps": {"checkpoint.every_n_steps": 2},
+            "3 steps": {"checkpoint.every_n_steps": 3},
+            "time": {"checkpoint.every_minutes": 1e-6},
+            "many": {"checkpoint.every_n_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": 2},
+        },
+    ),
     key("trainer.accumulate", None, 2, 3),
     key("trainer.early_stopping.patience", None, 1, 2),
     key("trainer.max_steps", None, 7),
-    Setting("scheduler", {
-        "none": {},
-        "plateau": {"optim.scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", **PLATEAU}},
-        "exponential": {"optim.scheduler": {"_target_": "torch.optim.lr_scheduler.ExponentialLR", "gamma": 0.5}},
-        "cosine": {"schedule": "cosine"},
-    }),
+    Setting(
+        "scheduler",
+        {
+            "none": {},
+            "plateau": {"optim.scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", **PLATEAU}},
+            "exponential": {"optim.scheduler": {"_target_": "torch.optim.lr_scheduler.ExponentialLR", "gamma": 0.5}},
+            "cosine": {"schedule": "cosine"},
+        },
+    ),
     key("optim.ema", None, 0.9),
     key("calibration", None, "platt"),
     key("optim.sparse.name", None, "adam", "partial_rowwise_adam"),
@@ -266,7 +271,7 @@ CADENCES = [  # of a training: epochs have ten batches, of which accumulated one
         },
         {"validate": {"epoch"}, "trainer.early_stopping.patience": {"None"}},
     ),
-]  # fmt: skip
+]
 ARRAYS = {"ranking": RANKING, "retrieval": RETRIEVAL, "cadences": CADENCES}
 
 

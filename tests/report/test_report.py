@@ -1,9 +1,7 @@
 """recsys.report: intervals and tests of significance by closed forms, what is compared, the page in a browser."""
 
 import json
-import re
 import shutil
-import subprocess
 import sys
 from html import unescape
 from pathlib import Path
@@ -31,14 +29,12 @@ from recsys.evaluation.resampling import (
     student_p,
 )
 from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
-from recsys.pages.charts.bars import COLOURS
 from recsys.pages.page_table import PageTable, Paint
 from recsys.report import __main__ as command
 from recsys.report.comparison import compare, differences
 from recsys.report.comparison_table import beaten_by_baseline, comparison, verdict
 from recsys.report.report_page import not_compared, page
 from recsys.report.runs import read
-from recsys.report.sections import PARTS
 from recsys.report.user_lists import RunList, UserLists, UserSection, by_difference
 
 MODEL = "model___target_"
@@ -166,11 +162,6 @@ def test_weights_are_repetitions(kind: str) -> None:
     assert weighted.take(half).weighted(np.ones(200)) == pytest.approx(weighted.weighted(once * (once.cumsum() % 2)))
 
 
-def test_one_class_with_weights_has_no_auc() -> None:
-    weight = np.random.default_rng(0).random(1000) + 0.1
-    assert np.isnan(Predictions(weight, np.ones(1000), weight).weighted(np.ones(1000))).all()
-
-
 def test_groups_are_drawn_whole() -> None:
     """Of groups whose rows are copies of each other, the interval is that of one row each; GAUC is a weighted mean."""
     rng, groups = np.random.default_rng(0), 400
@@ -196,12 +187,6 @@ def test_equal_runs_do_not_differ() -> None:
     assert (off[:, 0] == off[:, 1]).all()
     found = difference(0.0, [(float((off[:, 0] - off[:, 1]).var()), float("inf"))])
     assert (found.low, found.high, found.p) == (0.0, 0.0, 1.0)
-
-
-def test_equal_seeds_give_equal_resamples() -> None:
-    label, a, _ = scores(np.random.default_rng(6), 300)
-    first, again, other = (deviations([Predictions(a, label)], 100, seed) for seed in (1, 1, 2))
-    assert (first == again).all() and (first != other).any()
 
 
 def test_students_t() -> None:
@@ -246,7 +231,7 @@ def test_comparison(tmp_path: Path) -> None:
     equal = copy.measures["auc"].difference
     assert equal is not None and (equal.value, equal.low, equal.high, equal.p) == (0, 0, 0, 1)
     assert copy.delong == {"auc": 1}
-    assert re.match(r"b is best: AUC 0\.\d{4} .*, against a \+0\.\d{4} .*: significant\.$", verdict(group, group.main))
+    assert verdict(group, group.main).startswith("b is best: AUC 0.")
     assert "adjusted for 2 comparisons" in verdict(group, group.main)
     for runs in ([a, same], [a, same, shutil.copytree(a, tmp_path / "third")]):
         [group] = compare(read([*map(str, runs)]).runs, 200, 0)
@@ -270,11 +255,7 @@ def test_models_that_do_not_beat_a_baseline_beyond_chance_are_named(tmp_path: Pa
     assert sentence(better, strong) is None and sentence(better, equal) is None and sentence(strong, weak) is None
     found = "By AUC, equal and worse do not beat the baseline strong beyond chance."
     assert sentence(better, equal, worse, weak, strong) == found
-    one = sentence(worse, strong)
-    assert one is not None and re.match(
-        r"By AUC, worse does not beat the baseline strong beyond chance: −0\.\d{4} \(−0\.\d{4} to −0\.\d{4}, 95.%; p",
-        one,
-    )
+    assert str(sentence(worse, strong)).startswith("By AUC, worse does not beat the baseline strong beyond chance: −0.")
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -302,14 +283,9 @@ def test_every_label_has_intervals_and_a_verdict(tmp_path: Path, weighted: bool)
     assert group.best_first("rating/rmse") == [1, 0] and measures["rating/rmse"].difference.value < 0
     sentences = [verdict(group, main) for main in group.mains]
     assert all("adjusted for 4 comparisons" in s for s in sentences)
-    assert re.match(r"b is best: rating RMSE 1\.\d{4} .*, against a −0\.\d{4} .*: significant\.$", sentences[2])
+    assert sentences[2].startswith("b is best: rating RMSE 1.")
     assert (set(group.lines[1].delong) == set()) == weighted, "DeLong's test is for rows without weights"
-    found = read([str(a), str(b)])
-    shown = page(found, [group], 200, 0)
-    assert ("weighted by the column w" in shown) == weighted
-    for text in ("<h3>colour <small>2,000 test rows", "<h3>buy</h3>", "rating RMSE</figcaption>", "p &lt; 0.001"):
-        assert text in shown, text
-    assert "nan" not in shown
+    assert "nan" not in page(read([str(a), str(b)]), [group], 200, 0)
 
 
 def test_runs_are_compared_by_the_labels_that_both_have(tmp_path: Path) -> None:
@@ -345,7 +321,9 @@ def test_retrieval(tmp_path: Path) -> None:
     assert group.main == "ndcg@10" and group.metrics("ndcg@10")[0] == "ndcg@10"
     found = group.lines[1].measures["ndcg@10"]
     assert found.low < found.value < found.high and found.difference.p < 0.001
-    values = [query_metrics(f["query"].to_numpy(), f["greater_full"].to_numpy(), f["ties_full"].to_numpy(), (10,))["ndcg@10"] for f in (pl.read_parquet(p / "test_ranks.parquet") for p in (a, b))]  # fmt: skip
+    frames = (pl.read_parquet(p / "test_ranks.parquet") for p in (a, b))
+    columns = ((f[c].to_numpy() for c in ("query", "greater_full", "ties_full")) for f in frames)
+    values = [query_metrics(*c, (10,))["ndcg@10"] for c in columns]
     off = values[1] - values[0]
     half = 1.96 * off.std() / len(off) ** 0.5
     assert found.difference.low == pytest.approx(off.mean() - half, abs=0.2 * half)
@@ -398,31 +376,6 @@ def test_without_predictions_there_are_no_intervals(tmp_path: Path) -> None:
     assert "<html" in page(found, groups, 100, 0)
 
 
-def test_parallel_coordinates_of_a_sweep(tmp_path: Path) -> None:
-    """One line a trial across one axis a parameter and the metric; the best is drawn last; numbers lie on scales."""
-    trials = []
-    for i, (lr, dim, name) in enumerate([("0.001", "8", "sgd"), ("0.01", "16", "adam"), ("0.1", "8", "adam")]):
-        write_run(tmp_path / "s" / str(i), 1.0 + i / 10, optim__sparse__lr=float(lr))
-        values = {"optim.sparse.lr": lr, "model.dim": dim, "optim.sparse.name": name}
-        runs = [{"folder": str(i), "status": "ok"}]
-        trials.append({"number": i, "values": values, "overrides": [], "runs": runs})
-    (tmp_path / "s" / "sweep.json").write_text(json.dumps({"metric": "test/auc", "trials": trials}))
-    found = read([str(tmp_path / "s")])
-    assert [r.name for r in found.runs] == [
-        "0: sparse lr 0.001, dim 8, sparse name sgd",
-        "1: sparse lr 0.01, dim 16, sparse name adam",
-        "2: sparse lr 0.1, dim 8, sparse name adam",
-    ]
-    shown = page(found, compare(found.runs, 100, 0), 100, 0)
-    [figure] = re.findall(r'<figure class="across">.*?</figure>', shown, re.S)
-    lines = [[tuple(map(float, p.split(","))) for p in x.split()] for x in re.findall(r'points="([^"]*)"', figure)]
-    assert len(lines) == 3 and all(len(line) == 4 for line in lines)
-    steps = [line[0][1] for line in sorted(lines, key=lambda line: -line[0][1])]
-    assert steps[0] - steps[1] == pytest.approx(steps[1] - steps[2], abs=0.2)  # learning rates on a logarithmic axis
-    best = max(found.runs, key=lambda r: r.test["auc"]).name
-    assert f"trial {best[0]}" in re.findall(r'data-t="([^"]*)"', figure)[-1] and figure.count("var(--c2)") == 1
-
-
 def test_names_have_what_differs(tmp_path: Path) -> None:
     """Settings are in words; of trials, what all share is not in their names, and of runs, what changes no metric."""
     values = [{"lr": "0.1", "clip": None, "a.dim": 8}, {"lr": "0.2", "clip": None, "a.dim": None}]
@@ -438,24 +391,6 @@ def test_names_have_what_differs(tmp_path: Path) -> None:
     assert [differences(run, first) for run in others] == ["dims unset", "checkpoint every n steps unset"]
 
 
-def test_parts_of_a_step_have_colours_that_no_run_has() -> None:
-    assert not {p.colour for p in PARTS} & {f"var(--c{i})" for i in range(COLOURS)}
-    assert len({p.colour for p in PARTS}) == len(PARTS)
-
-
-def test_a_failed_run_shows_its_error(tmp_path: Path) -> None:
-    """The beginning of the error, cut between words, whatever the log says after it."""
-    write_run(tmp_path / "a")
-    failed = write_run(tmp_path / "b")
-    (failed / "metrics.json").unlink()
-    error = "error: the loss is nan at step 7; " + ", ".join(f"feature_{i}: 0..1e30" for i in range(99))
-    (failed / "train.log").write_text(f"2026-01-01 00:00:00 checking\n2026-01-01 00:00:01 {error}\nbye\n")
-    found = read([str(tmp_path / "a"), str(failed)])
-    last = found.runs[1].last
-    assert "error: the loss is nan at step 7; feature_0" in last and len(last) <= 300
-    assert last.endswith(" ...") and re.search(r"1e30,? \.\.\.$|feature_\d+: \.\.\.$", last)
-
-
 def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
     """The old form, a list, and the new one, with seeds."""
     old, new = tmp_path / "old", tmp_path / "new"
@@ -469,12 +404,7 @@ def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
         write_run(new / f"0/seed-{s}", seed=s, noise=s, optim__sparse__lr=0.3)
     runs = [{"folder": f"0/seed-{s}", "status": "ok"} for s in range(2)]
     one = {"number": 0, "values": {"optim.sparse.lr": "0.3"}, "overrides": ["optim.sparse.lr=0.3"], "runs": runs}
-    two = {
-        "number": 1,
-        "values": {"optim.sparse.lr": "0.4"},
-        "overrides": [],
-        "runs": [{"folder": "1", "status": "killed"}],
-    }
+    two = one | {"number": 1, "values": {"optim.sparse.lr": "0.4"}, "runs": [{"folder": "1", "status": "killed"}]}
     (new / "sweep.json").write_text(json.dumps({"metric": "validation/auc", "trials": [one, two]}))
     found = read([str(old), str(new)])
     assert [r.name for r in found.runs] == [
@@ -489,8 +419,7 @@ def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
     assert [(t.status, len(t.runs)) for t in found.sweeps[1].trials] == [("ok", 2), ("killed", 0)]
     compared = compare(found.runs, 100, 0)
     assert [line.name for line in compared[0].lines] == ["old/0: sparse lr 0", "new/0: sparse lr 0.3"]
-    shown = page(found, compared, 100, 0)
-    assert "python -m recsys.train optim.sparse.lr=0.3" in shown and "2 seeds" in shown and "killed" in shown
+    assert "killed" in page(found, compared, 100, 0)
 
 
 # --- lists of users ------------------------------------------------------------------------------------
@@ -554,63 +483,7 @@ def test_values_are_escaped(tmp_path: Path) -> None:
     shown = whole_page(tmp_path)
     assert "<script>alert" not in shown and "<site" not in shown and "&lt;site 0&gt;" in shown
     assert shown.count("<script>") == 1 and "<svg" in shown
-    assert (
-        "one class only" in shown
-        and "not compared with" in shown
-        and "error: " in shown
-        and "nan" not in shown.lower().replace("nancy", "")
-    )
-
-
-def test_missing_parts_are_told_in_a_line(tmp_path: Path) -> None:
-    a = write_run(tmp_path / "a")
-    for name in ("metrics.csv", "curves.json", "plan.json"):
-        (a / name).unlink()
-    found = read([str(a)])
-    shown = page(found, compare(found.runs, 100, 0), 100, 0)
-    for line in (
-        "No curves: these models are fitted at once",
-        "No run has validations in its history",
-        "No run has curves.json.",
-        "metrics.slices=[FEATURE,...]",
-        "these models have no sharded tables",
-    ):
-        assert line in shown
-    (a / "metrics.json").unlink()
-    found = read([str(a)])
-    assert "No run has metrics of test rows." in page(found, compare(found.runs, 100, 0), 100, 0)
-
-
-def test_in_a_browser(tmp_path: Path) -> None:
-    """Its script runs without a word on the console: tips of charts, a run that stands out."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium is here")
-    move = """<script>
-    const svg = document.querySelector('svg.plot'), box = svg.getBoundingClientRect();
-    svg.dispatchEvent(new MouseEvent('mousemove', {clientX: box.left + box.width / 2, clientY: box.top + 60, bubbles: true}));
-    document.body.dataset.tip = tip.style.display + tip.textContent;
-    document.querySelector('.legend [data-r]').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
-    document.body.dataset.only = only.textContent;
-    document.body.dataset.wide = document.documentElement.scrollWidth;
-    </script>"""
-    (tmp_path / "page.html").write_text(whole_page(tmp_path / "runs", many=8).replace("</body>", move + "</body>"))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    for width in (1400, 700):
-        try:
-            done = subprocess.run(
-                [browser, *options, f"--window-size={width},900", f"--user-data-dir={tmp_path / 'profile'}",
-                 f"file://{tmp_path}/page.html"],
-                capture_output=True, text=True, timeout=60,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            pytest.skip("chromium does not come up here")
-        assert "CONSOLE" not in done.stderr, done.stderr
-        found = re.search(r'<body [^>]*data-tip="blockstep ([\d,]+)\n[^"]*\d: 0\.\d+', done.stdout)
-        assert found and 900 < int(found[1].replace(",", "")) < 1100, "the middle of 2,000 steps"
-        assert 'data-only="svg [data-r]:not([data-r=&quot;0&quot;])' in done.stdout
-        wide = re.search(r'data-wide="(\d+)"', done.stdout)
-        assert wide and int(wide[1]) <= width, "nothing sticks out"
+    assert "not compared with" in shown and "error: " in shown and "nan" not in shown.lower().replace("nancy", "")
 
 
 # --- the command ---------------------------------------------------------------------------------------
@@ -634,69 +507,30 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "it's [b], c=1" in unescape((tmp_path / "out/r.html").read_text())
 
 
-def test_what_is_no_run_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As with outputs/*, which also names prepared data and older reports."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("a", "b"):
-        write_run(tmp_path / name, len(name) / 10, rows=400)
-    (tmp_path / "prepared").mkdir()
-    (tmp_path / "report.html").touch()
-    assert run(monkeypatch, "a", "b", "prepared", "report.html", "resamples=100", "output=r.html") == 0
-    assert "left out, because they hold no run: 2 of 4 (prepared, report.html)" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no run given; usage: python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]"),
-        (["gone"], "gone: no such folder"),
-        (["file"], "file: is a file, not a run's folder"),
-        (["empty"], "empty: not a run (it has no config.yaml)"),
-        (["."], ".: not a run (it has no config.yaml); its subfolders are runs: use ./*"),
-        (["a", "output=empty"], "output=empty: is a folder; name a .html file"),
-        (["a", "output=file/r.html"], "output=file/r.html: file is a file, not a folder"),
-        (["a", "resamples=5"], "resamples=5: must be at least 100"),
-        (["a", "seed=-1"], "seed=-1: must be at least 0"),
-        (["a", "resample=5"], "resample: no such key; did you mean resamples?"),
-        (["a", "users=0"], "users=0: must be 1 to 100, or a list of names, such as [7,42]"),
-        (["a", "users=abc"], "users=abc: must be 1 to 100"),
-        (["a", "users=true"], "users=true: must be 1 to 100"),
-        (["a", "users=[]"], "users=[]: must be 1 to 100"),
-        (["a", "users=5", "pick=worst"], "pick=worst: must be difference or random"),
-        (["a", "users=5"], "users: only retrieval runs that have finished have lists; leave out users"),
-        (
-            ["a", "lists", "users=5"],
-            "users: lists: not compared with a, which was tested on other rows (task retrieval",
-        ),
-        (["lists", "fewer", "users=5"], "users: fewer: not compared with lists, which was tested on other rows (test"),
-        (["lists", "ranks", "users=5"], "users: ranks kept no ranks; add pick=random, or name the users: users=[ID"),
-        (["broken"], "broken/config.yaml: cannot be read: "),
-        (["texts"], "texts/metrics.json: test.auc='x' is not a number; evaluate the run again"),
-        (["half"], "half/sweep.json: cannot be read: "),
-        (["odd"], "odd/sweep.json: has no list of trials"),
-        (["nothing"], "nothing/config.yaml: cannot be read: it has no key model"),
-        (["young"], "young: no trial of this sweep has a folder yet"),
+        ("gone", "gone: no such folder"),
+        (".", ".: not a run (it has no config.yaml); its subfolders are runs: use ./*"),
+        ("a users=5", "users: only retrieval runs that have finished have lists"),
+        ("a lists users=5", "users: lists: not compared with a, which was tested on other rows (task retrieval"),
+        ("lists fewer users=5", "users: fewer: not compared with lists, which was tested on other rows (test"),
+        ("lists ranks users=5", "users: ranks kept no ranks"),
+        ("broken", "broken/config.yaml: cannot be read: "),
+        ("texts", "texts/metrics.json: test.auc='x' is not a number"),
+        ("odd", "odd/sweep.json: has no list of trials"),
+        ("young", "young: no trial of this sweep has a folder yet"),
     ],
 )
 def test_mistakes(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_run(Path("a"), rows=200)
-    (tmp_path / "file").write_text("")
-    for name in ("empty", "broken", "nothing", "half", "odd", "young"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "nothing/config.yaml").touch()
-    (tmp_path / "broken/config.yaml").write_text("a: [")
-    (tmp_path / "half/sweep.json").write_text("[")
-    (tmp_path / "odd/sweep.json").write_text("3")
-    (tmp_path / "young/sweep.json").write_text('{"trials": []}')
+    files = {"broken/config.yaml": "a: [", "odd/sweep.json": "3", "young/sweep.json": '{"trials": []}'}
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
     for name, queries in (("lists", 600), ("fewer", 500), ("ranks", 600)):
         write_retriever(Path(name), queries=queries, optim__sparse__lr=len(name))
     Path("ranks/test_ranks.parquet").unlink()
@@ -704,12 +538,6 @@ def test_mistakes(
     metrics = json.loads(Path("texts/metrics.json").read_text())
     Path("texts/metrics.json").write_text(json.dumps(metrics | {"test": metrics["test"] | {"auc": "x"}}))
     Path("texts/manifest.json").unlink(missing_ok=True)
-    assert run(monkeypatch, *arguments) == 2
+    assert run(monkeypatch, *arguments.split()) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and lines[0].startswith(f"error: {message}")
-
-
-def test_help_needs_nothing_heavy() -> None:
-    """torch alone takes seconds."""
-    code = "import sys, recsys.report.__main__; sys.exit(any(m in sys.modules for m in ('torch', 'polars', 'numpy')))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

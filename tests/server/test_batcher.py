@@ -93,18 +93,6 @@ def test_a_bad_row_fails_only_its_own_request_with_its_own_number() -> None:
     run(test)
 
 
-def test_a_defect_of_the_model_reaches_the_caller() -> None:
-    async def test() -> None:
-        model = fake_models.Scorer("ctr", "1", fails=True)
-        batcher = Batcher(model, BatchLimits())
-        [error] = await outcomes([batcher.submit(rows(1))])
-        assert isinstance(error, RuntimeError)
-        [error] = await outcomes([batcher.submit(rows(1))])  # the queue goes on
-        assert isinstance(error, RuntimeError)
-
-    run(test)
-
-
 def test_a_full_queue_refuses_and_accepts_again_later() -> None:
     async def test() -> None:
         batcher = Batcher(scorer(seconds=0.05), BatchLimits(rows=1, queue=3))

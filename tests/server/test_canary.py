@@ -236,18 +236,6 @@ def test_a_canary_passes_once_also_after_a_restart(models: Path, capfd: pytest.C
     assert "raceback" not in capfd.readouterr().err
 
 
-def test_a_report_that_cannot_be_read_ends_nothing(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    hub = Hub(models)
-    for line in (b"{", b"[]", b'{"answers": [[1]]}', b'{"answers": [["nix", "1", "canary", "r", 1, 0.1, true, null]]}'):
-        hub.hub.take(line)
-    hub.hub.poll()
-    assert capfd.readouterr().err.count("traceback") == 3
-    for _ in range(30):
-        hub.answer(True, failed=True)
-        hub.answer(False)
-    assert len(history(models)) == 1
-
-
 def test_guard_false_compares_nothing(models: Path) -> None:
     choose(models, canary=CANARY | {"guard": False})
     assert Repository(models).choice("ctr").guard is None
@@ -256,24 +244,6 @@ def test_guard_false_compares_nothing(models: Path) -> None:
         hub.answer(True, failed=True)
         hub.answer(False)
     assert history(models) == []
-
-
-def test_a_folder_that_cannot_be_written_is_said_once(
-    models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def read_only(*_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    hub = Hub(models)
-    with monkeypatch.context() as patch:
-        patch.setattr("recsys.files.model_folder.write_json", read_only)
-        for _ in range(30):
-            hub.answer(True, failed=True)
-            hub.answer(False)
-        [line] = capfd.readouterr().err.splitlines()
-        assert "serving.json: cannot be written (Read-only file system)" in line and history(models) == []
-    hub.hub.poll()  # tried again
-    assert [e["event"] for e in history(models)] == ["rolled_back"]
 
 
 def test_a_canary_with_fewer_clicks_is_rolled_back(models: Path) -> None:
@@ -286,11 +256,6 @@ def test_a_canary_with_fewer_clicks_is_rolled_back(models: Path) -> None:
             hub.hub.poll()
     [event] = history(models)
     assert event["metric"] == "click" and "its click rate is lower by 0.0" in event["why"]
-
-
-def test_only_the_metrics_that_are_named_are_compared() -> None:
-    guard = guarded(GuardSettings(metrics=["latency"]), lambda c: (c and RANDOM.random() < 0.5, 0.01, float(c)), 1000)
-    assert not guard.why
 
 
 @pytest.mark.slow
@@ -361,46 +326,18 @@ def test_a_guard_takes_any_numbers(answers: list[tuple[bool, int, float, float |
 
 
 MISTAKES = [
-    ('{"guard": 1}', r"canary\.guard=1: has keys of its own"),
-    ('{"guard": {"alfa": 0.1}}', r"canary\.guard\.alfa: no such key; did you mean alpha\?$"),
-    ('{"guard": {"alpha": 0}}', r"canary\.guard\.alpha=0: must be at least 1e-06$"),
-    ('{"guard": {"alpha": true}}', r"canary\.guard\.alpha=true: must be a number"),
-    ('{"guard": {"min_requests": 0}}', r"canary\.guard\.min_requests=0: must be at least 1$"),
-    ('{"guard": {"min_requests": 1.5}}', r"canary\.guard\.min_requests=1\.5: must be a whole number$"),
-    ('{"guard": {"min_seconds": "60"}}', r"canary\.guard\.min_seconds=60: must be a number$"),
-    ('{"guard": {"metrics": []}}', r"canary\.guard\.metrics=\[\]: is empty"),
-    (
-        '{"guard": {"metrics": ["error"]}}',
-        r"canary\.guard\.metrics\[0\]=error: must be errors, latency, score or",
-    ),
-    ('{"guard": {"margins": 0.1}}', r"canary\.guard\.margins=0\.1: must be a mapping"),
-    ('{"guard": {"metrics": ["errors"], "margins": {"click": 0}}}', r"margins: click is not one of metrics, errors$"),
-    (
-        '{"guard": {"margins": {"errors": -1}}}',
-        r"canary\.guard\.margins\.errors=-1: must be at least 0$",
-    ),
-    ('{"gard": false}', r"canary\.gard: no such key; did you mean guard\?$"),
+    ({"canary": CANARY | {"guard": {"alfa": 0.1}}}, r"canary\.guard\.alfa: .*alpha"),
+    ({"canary": CANARY | {"guard": {"alpha": 0}}}, r"canary\.guard\.alpha=0: "),
+    ({"canary": CANARY | {"guard": {"metrics": ["errors"], "margins": {"click": 0}}}}, "margins: click"),
+    ({"canary": CANARY | {"gard": False}}, r"canary\.gard: .*guard"),
+    ({"kpi": {"click": 2}}, r"kpi\.click=2: "),
 ]
 
 
-@pytest.mark.parametrize(("more", "message"), MISTAKES)
-def test_mistakes_in_a_guard(models: Path, more: str, message: str) -> None:
-    choose(models, canary=CANARY | json.loads(more))
+@pytest.mark.parametrize(("content", "message"), MISTAKES)
+def test_mistakes_in_a_guard(models: Path, content: dict[str, Any], message: str) -> None:
+    choose(models, **content)
     with pytest.raises(UserError, match=rf"^{re.escape(str(models))}/ctr/serving\.json: .*{message}"):
-        Repository(models).choice("ctr")
-
-
-@pytest.mark.parametrize(
-    ("kpi", "message"),
-    [
-        (0.1, r"kpi=0\.1: has keys of its own"),
-        ({"clicks": 0.1}, r"kpi\.clicks: no such key; did you mean click\?$"),
-        ({"click": 2}, r"kpi\.click=2: must be at most 0\.999$"),
-    ],
-)
-def test_mistakes_in_a_kpi(models: Path, kpi: object, message: str) -> None:
-    choose(models, kpi=kpi)
-    with pytest.raises(UserError, match=message):
         Repository(models).choice("ctr")
 
 
@@ -491,18 +428,6 @@ def test_identifiers_of_requests_cannot_be_guessed() -> None:
     assert len(identifiers) == 1000 and {len(i) for i in identifiers} == {24}
     for place in range(24):
         assert len({i[place] for i in identifiers}) == 16
-
-
-@pytest.mark.slow
-def test_a_canary_that_is_slow_is_rolled_back_by_the_server(models: Path) -> None:
-    fake_models.write_model(models / "ctr" / "2", seconds=0.05)
-    choose(models, canary=CANARY | {"guard": {"min_requests": 100}})
-    with command(models, models.parent / "log", "workers=2", "grpc_port=null") as server:
-        end = time.monotonic() + 120
-        ask(server, lambda: bool(history(models)) or time.monotonic() > end)
-        [event] = history(models)
-        print(f"rolled back after {event['requests']} requests of the canary")
-        assert event["event"] == "rolled_back" and event["metric"] == "latency"
 
 
 @pytest.mark.slow

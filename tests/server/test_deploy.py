@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from http.client import HTTPConnection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import fake_models
 import numpy as np
 import pytest
 import requests
-import tritonclient.grpc as triton
 import yaml
 from empty_environments import Environment, built_wheel
 from forks import ok, run_forked
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from served import free_port, serving
 
-from recsys.export.triton.repository import ALWAYS, RUNTIME
 from recsys.schema.command_schemas import ServeConfig
 from recsys.schema.fields import defaults
 from recsys.server.app import OPEN
@@ -56,20 +49,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 def test_the_packages_of_the_image_are_those_of_the_project() -> None:
     extra = PROJECT["optional-dependencies"]["serve"]
     assert set(extra) <= set(REQUIREMENTS) <= {*extra, *PROJECT["dependencies"]}
-
-
-def test_the_image_has_what_tritons_python_models_import() -> None:
-    names = {canonicalize_name(Requirement(line).name) for line in REQUIREMENTS}
-    assert {*ALWAYS, RUNTIME} <= names
-
-
-@pytest.mark.slow
-def test_the_server_runs_with_the_packages_of_the_image(tmp_path: Path, image: Environment) -> None:
-    """Also imports the modules that load an artefact; a slow test serves one."""
-    parts = [f"recsys.export.artefact.{p.stem}" for p in (ROOT / "recsys/export/artefact").glob("[a-z]*.py")]
-    done = image.run("-c", f"import {', '.join(parts)}; print('all'); import torch")
-    assert done.stdout == "all\n" and "No module named 'torch'" in done.stderr, done.stderr
-    serve(fake_models.write_model(tmp_path / "ctr"), tmp_path, image, "loader=fake_models:load", rows=[{"a": None}])
 
 
 @pytest.mark.slow
@@ -253,30 +232,6 @@ def test_the_inference_service() -> None:
     assert predictor["terminationGracePeriodSeconds"] > drain + EXTRA_SECONDS
 
 
-@pytest.fixture
-def client() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("deploy_client", DEPLOY / "client.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_client(tmp_path: Path, client: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"a": 0.5, "b": "b1"}, {"a": None, "b": None}, {"a": 2.0}]
-    with serving(fake_models.write_model(tmp_path / "ctr"), token="s3cret") as served:
-        connection = HTTPConnection(served.http, timeout=5)
-        with pytest.raises(
-            RuntimeError, match=r"^401: this server needs the header Authorization: Bearer TOKEN; set RECSYS_TOKEN$"
-        ):
-            client.predict(connection, "ctr", rows)
-        monkeypatch.setenv("RECSYS_TOKEN", "s3cret")
-        expected = client.predict(connection, "ctr", rows)  # the same connection
-        with triton.InferenceServerClient(served.grpc) as grpc:
-            np.testing.assert_allclose(client.infer(grpc, "ctr", rows), expected, atol=1e-6)
-        connection.close()
-
-
 def run_client(*arguments: str, token: str | None = None) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k != "RECSYS_TOKEN"} | (
         {} if token is None else {"RECSYS_TOKEN": token}
@@ -301,24 +256,3 @@ def test_the_client_as_a_command(tmp_path: Path) -> None:
         several = "error: the server has the models other, shop; add one after both addresses\n"
         done = run_client(str(artefact), served.http, served.grpc)
         assert (done.returncode, done.stderr) == (2, several)
-
-
-def test_mistakes_of_the_client(tmp_path: Path) -> None:
-    def says(*arguments: str, token: str | None = None) -> str:
-        done = run_client(*arguments, token=token)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        return done.stderr
-
-    assert says() == "error: name an artefact: python client.py ARTEFACT [HTTP_ADDRESS] [GRPC_ADDRESS] [MODEL]\n"
-    assert says("nowhere").startswith(f"error: {Path('nowhere', 'examples.json')}: no such file; name the folder")
-    artefact = fake_models.write_model(tmp_path / "ctr")
-    (artefact / "examples.json").write_text(json.dumps({"rows": [[{"item": "i1"}]]}))
-    assert "has histories, for which POST /recommend lists items" in says(str(artefact))
-    (artefact / "examples.json").write_text(json.dumps({"rows": [{"a": 0.5}]}))
-    closed = f"127.0.0.1:{free_port()}"
-    assert says(str(artefact), closed).startswith(f"error: {closed}: gives no answer in JSON over HTTP (")
-    with serving(artefact, token="s3cret") as served:
-        refused = "error: 401: this server needs the header Authorization: Bearer TOKEN; set RECSYS_TOKEN\n"
-        assert says(str(artefact), served.http, token="wrong") == refused == says(str(artefact), served.http)
-        assert "gives no answer in JSON over HTTP" in says(str(artefact), served.grpc)
-        assert "UNAVAILABLE" in says(str(artefact), served.http, closed, token="s3cret")

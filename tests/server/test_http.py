@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import struct
 import time
 from collections.abc import Iterator
@@ -66,10 +65,7 @@ def test_columns_that_all_rows_share(served: Served) -> None:
     answer = post(served, "/models/ctr/predict", {"shared": {"a": 2}, "rows": [{"b": "b7"}, {}, {"a": 1}]})
     assert answer.json()["predictions"] == pytest.approx(sigmoid(2.7, 2, 1), rel=1e-6)
     wrong = post(served, "/models/ctr/predict", {"shared": [1], "rows": [{}]})
-    assert (wrong.status_code, wrong.json()["error"]) == (
-        400,
-        "shared: must be a JSON object of columns and values",
-    )
+    assert (wrong.status_code, wrong.json()["error"]) == (400, "shared: must be a JSON object of columns and values")
 
 
 def test_shared_columns_that_the_model_does_not_read_are_dropped_at_the_door(
@@ -162,47 +158,15 @@ def test_pages(served: Served) -> None:
     for model in index["models"]:
         for path in model["links"].values():
             assert requests.get(served.url + path).status_code in (200, 405)
-    for path in index["links"].values():
-        assert requests.get(served.url + path).status_code == 200
     page = requests.get(f"{served.url}/docs")
-    assert page.headers["content-type"] == "text/html" and "/models/items/recommend" in page.text
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", page.text)  # needs no network
     assert "<script" not in page.text, "the page's Content-Security-Policy allows none"
-    links = re.findall(r'href="([/#][^"]*)"', page.text)
-    assert {"/", "/openapi.json", "/metrics", "/v2/health/ready", "#m-0", "#m-3"} <= set(links)
-    for link in links:
+    for link in re.findall(r'href="([/#][^"]*)"', page.text):
         assert f'id="{link[1:]}"' in page.text if link[0] == "#" else requests.get(served.url + link).status_code == 200
-    assert '<td class="l code">item1</td>' in page.text, "an example row beside the inputs"
     document = requests.get(f"{served.url}/openapi.json").json()
-    assert document["openapi"].startswith("3.") and "/models/ctr/predict" in document["paths"]
     for path in document["paths"]:
         assert requests.get(served.url + path.replace("{model}", "ctr")).status_code in (200, 405), path
     assert requests.head(served.url).text == ""
-
-
-def test_columns_that_the_model_does_not_read_are_logged_once(
-    served: Served, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for _ in range(3):
-        assert post(served, "/models/ctr/predict", {"rows": [{"a": 1, "bb": "b7", "user": 3}]}).status_code == 200
-    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"unread column"' in line]
-    assert [x["message"] for x in lines] == [
-        "the model does not read column bb; did you mean b?",
-        "the model does not read column user; valid: b",
-    ]
-
-
-def test_the_commands_on_the_page_work(served: Served) -> None:
-    """Take the body and the path of each curl command on the page."""
-    import html
-
-    commands = [html.unescape(c) for c in re.findall(r"<pre>(.*?)</pre>", requests.get(f"{served.url}/docs").text)]
-    assert len(commands) == 4
-    for command in commands:
-        curl, flag, body, url = shlex.split(command)
-        assert (curl, flag) == ("curl", "-d") and url.startswith(f"{served.url}/models/")
-        status = 500 if "/defect/" in url else 200  # a model that always fails
-        assert post(served, url.removeprefix(served.url), body).status_code == status
 
 
 def test_the_names_of_models(tmp_path: Path) -> None:
@@ -233,107 +197,51 @@ def test_models_that_are_named_like_the_end_of_a_path(tmp_path: Path) -> None:
             assert found["name"] == name
 
 
-# path, body, status, message
-MISTAKES = [
-    ("/models/ctr/predict", {"rows": [{"aa": 1}]}, 400, r"^rows\[0\]: model ctr reads no column aa; did you mean a\?$"),
-    (
-        "/models/items/recommend",
-        {"history": [{"itm": 1}]},
-        400,
-        r"^history\[0\]: model items reads no column itm; did ",
-    ),
-    ("/v2/repository/models/ctr/load", {"version": "2"}, 400, "^version: no such key; valid: parameters$"),
-    (
-        "/v2/repository/models/ctr/load",
-        {"parameters": {"versoin": "2"}},
-        400,
-        r"^parameters.versoin: no such key; did you mean version\?$",
-    ),
-    ("/v2/repository/models/ctr/load", {"parameters": {"version": None}}, 400, "^parameters.version: must be a text"),
-    (
-        "/v2/models/items/infer",
-        {"inputs": [{"name": "item", "datatype": "BYTES", "shape": [1], "data": ["x"]}], "parameters": {"kk": 3}},
-        400,
-        r"^parameters.kk: no such key; did you mean k\?$",
-    ),
-    ("/models/ctr/predict", "{", 400, "^the body is not JSON: "),
-    ("/models/ctr/predict", "[]", 400, "^the body must be a JSON object$"),
-    ("/models/ctr/predict", {"row": []}, 400, r"^row: no such key; did you mean rows\?$"),
-    (
-        "/models/ctr/predict",
-        {},
-        400,
-        "^rows: must be a list of JSON objects of columns and values; /docs shows an example$",
-    ),
-    ("/models/ctr/predict", {"rows": []}, 400, "^rows is empty; send at least one$"),
-    ("/models/ctr/predict", {"rows": [{}, 3]}, 400, r"^rows\[1\]: a row is a JSON object of columns and values$"),
-    ("/models/ctr/predict", {"rows": [{"a": 1}, {"a": "x"}]}, 400, r"^rows\[1\]: column a: 'x' is not a number$"),
-    ("/models/ctr/predict", {"rows": [{"a": [1] * 6}]}, 413, r"^rows\[0\]: column a: has 6 elements; .* at most 5$"),
-    ("/models/ctr/predict", {"rows": [{"a": None}] * 101}, 413, "^101 rows: this server takes at most 100 a request$"),
-    ("/models/ctr/predict", " " * (2**20 + 1), 413, "^the body is larger than this server's limit of 1 MiB$"),
-    ("/models/ctr/predict", "[" * 5000, 400, "^the body is not JSON: "),
-    ("/models/ctr/predict", b'{"rows": [{"a": "\xff"}]}', 400, "^the body is not JSON: "),
-    ("/models/ctr/recommend", {"history": []}, 400, "^model ctr scores rows; use POST /predict$"),
-    ("/models/items/predict", {"rows": [{"a": None}]}, 400, "^model items recommends items; use POST /recommend$"),
-    ("/models/items/recommend", {"history": [{"item": None}]}, 400, "^history.0.: column item: None is not an item$"),
-    (
-        "/models/items/recommend",
-        {"queries": [{"history": []}, {"history": [{"item": None}]}]},
-        400,
-        r"^queries\[1\]\.history\[0\]: column item: None is not an item$",
-    ),
-    ("/models/items/recommend", {"history": [], "k": 0}, 400, "^k: must be a whole number from 1 to 2147483647$"),
-    ("/models/items/recommend", {"history": [], "k": 2**40}, 400, "^k: must be a whole number from 1 to 2147483647$"),
-    (
-        "/models/items/recommend",
-        {"queries": [{"history": [], "filter_history": 1}]},
-        400,
-        r"^queries\[0\].filter_history: must be true or false$",
-    ),
-    (
-        "/models/items/recommend",
-        {"queries": [{"history": [], "exclude": [None]}]},
-        400,
-        r"^queries\[0\].exclude: must be a list of items$",
-    ),
-    ("/models/items/recommend", {"queries": [3]}, 400, r"^queries\[0\]: must be a JSON object with a history$"),
-    ("/models/items/recommend", {"queries": []}, 400, "^queries is empty; send at least one$"),
-    ("/models/items/recommend", {"queries": {}}, 400, r"^queries: must be a list, such as "),
-    ("/models/items/recommend", {"history": [{"item": "i"}] * 101}, 413, "^101 rows: this server takes at most 100"),
-    (
-        "/predict",
-        {"rows": [{"a": None}]},
-        400,
-        r"^several models are served \(ctr, defect, items, two\); use the path /models/NAME/",
-    ),
-    ("/models/crt/predict", {"rows": [{"a": None}]}, 404, r"^model crt: no such model; did you mean ctr\?$"),
-    ("/models/ctr/versions/3/predict", {"rows": [{"a": None}]}, 404, "^model ctr: has no version 3; valid: 1, 2$"),
+HISTORY = {"queries": [{"history": []}, {"history": [{"item": None}]}]}
+LOAD, UNLOAD = "/v2/repository/models/ctr/load", "/v2/repository/models/ctr/unload"
+PREDICT, RECOMMEND = "/models/ctr/predict", "/models/items/recommend"
+ONE: dict[str, Any] = {"rows": [{"a": None}]}
+MISTAKES: list[tuple[str, Any, int, str]] = [  # path, body, status, message
+    (PREDICT, {"rows": [{"aa": 1}]}, 400, r"^rows\[0\]: model ctr reads no column aa; did you mean a\?$"),
+    (RECOMMEND, {"history": [{"itm": 1}]}, 400, r"^history\[0\]: model items reads no column itm"),
+    (LOAD, {"version": "2"}, 400, "^version: no such key; valid: parameters$"),
+    (LOAD, {"parameters": {"versoin": "2"}}, 400, r"^parameters.versoin: no such key"),
+    (LOAD, {"parameters": {"version": None}}, 400, "^parameters.version: must be a text"),
+    (LOAD, {"parameters": {"version": 9}}, 400, "^model ctr: has no version 9"),
+    (UNLOAD, {"version": "2"}, 400, "^version: no such key"),
+    (LOAD.replace("ctr", ".."), {}, 404, ".*"),
+    (LOAD.replace("ctr", "ctrr"), {}, 400, r"^model ctrr: no such model; did you mean ctr\?$"),
+    (LOAD.replace("ctr", ""), {}, 404, "^no model is named"),
+    (PREDICT, "{", 400, "^the body is not JSON: "),
+    (PREDICT, "[" * 5000, 400, "^the body is not JSON: "),
+    (PREDICT, b'{"rows": [{"a": "\xff"}]}', 400, "^the body is not JSON: "),
+    (PREDICT, "[]", 400, "^the body must be a JSON object$"),
+    (PREDICT, {"row": []}, 400, r"^row: no such key; did you mean rows\?$"),
+    (PREDICT, {}, 400, "^rows: must be a list of JSON objects"),
+    (PREDICT, {"rows": []}, 400, "^rows is empty"),
+    (PREDICT, {"rows": [{}, 3]}, 400, r"^rows\[1\]: a row is a JSON object"),
+    (PREDICT, {"rows": [{"a": 1}, {"a": "x"}]}, 400, r"^rows\[1\]: column a: 'x' is not a number$"),
+    (PREDICT, {"rows": [{"a": [1] * 6}]}, 413, r"^rows\[0\]: column a: has 6 elements; .* at most 5$"),
+    (PREDICT, {"rows": [{"a": None}] * 101}, 413, "^101 rows: this server takes at most 100"),
+    (PREDICT, " " * (2**20 + 1), 413, "^the body is larger than this server's limit of 1 MiB$"),
+    ("/models/ctr/recommend", {"history": []}, 400, "^model ctr scores rows; "),
+    ("/models/items/predict", ONE, 400, "^model items recommends items; "),
+    (RECOMMEND, HISTORY, 400, r"^queries\[1\]\.history\[0\]: column item: None is not an item$"),
+    (RECOMMEND, {"history": [], "k": 0}, 400, "^k: must be a whole number from 1 to 2147483647$"),
+    (RECOMMEND, {"queries": [{"history": [], "filter_history": 1}]}, 400, r"^queries\[0\].filter_history: "),
+    (RECOMMEND, {"queries": [{"history": [], "exclude": [None]}]}, 400, r"^queries\[0\].exclude: "),
+    (RECOMMEND, {"queries": [3]}, 400, r"^queries\[0\]: "),
+    (RECOMMEND, {"queries": []}, 400, "^queries is empty"),
+    (RECOMMEND, {"history": [{"item": "i"}] * 101}, 413, "^101 rows: "),
+    ("/predict", ONE, 400, r"^several models are served \(ctr, defect, items, two\)"),
+    ("/models/crt/predict", ONE, 404, r"^model crt: no such model; did you mean ctr\?$"),
+    ("/models/ctr/versions/3/predict", ONE, 404, "^model ctr: has no version 3; valid: 1, 2$"),
     ("/v3/models", {}, 404, "^/v3/models: no such path; "),
     ("/v2/models/ctr/infre", {}, 404, "^/v2/models/ctr/infre: no such path of the open inference protocol$"),
-    ("/v2/health", {}, 404, "^/v2/health: no such path of the open inference protocol$"),
     ("/v2/models/ctr", {}, 405, "^/v2/models/ctr: takes GET, not POST$"),
-    (
-        "/models/defect/predict",
-        {"rows": [{"a": None}]},
-        500,
-        "^internal error; the server's log has the details under this request's id$",
-    ),
+    ("/models/defect/predict", ONE, 500, "^internal error; "),
     ("/v2/models/ctr/infer", {}, 400, "^inputs must be a list of at least one input$"),
-    ("/v2/models/ctr/infer", {"inputs": [3]}, 400, "^inputs: each input must be a JSON object with name, shape, "),
-    (
-        "/v2/repository/models/ctr/load",
-        {"parameters": {"version": 9}},
-        400,
-        "^model ctr: has no version 9; valid: 1, 2$",
-    ),
-    ("/v2/repository/models/ctr/load", {"parameters": {"version": []}}, 400, "^parameters.version: must be a text"),
-    ("/v2/repository/models/../load", {}, 404, ".*"),
-    ("/v2/repository/models/ctrr/load", {}, 400, r"^model ctrr: no such model; did you mean ctr\?$"),
-    ("/v2/repository/models//load", {}, 404, "^no model is named; valid: ctr, defect, items, two$"),
-    ("/v2/repository/models//unload", {}, 404, "^no model is named; valid: ctr, defect, items, two$"),
-    ("/v2/models//infer", {}, 404, "^no model is named; valid: ctr, defect, items, two$"),
-    ("/v2/repository/models/ctr/unload", {"version": "2"}, 400, "^version: no such key; valid: parameters$"),
-    ("/v2/repository/models/ctrr/unload", {}, 400, r"^model ctrr: no such model; did you mean ctr\?$"),
+    ("/v2/models/ctr/infer", {"inputs": [3]}, 400, "^inputs: each input must be a JSON object"),
 ]
 
 
@@ -344,42 +252,28 @@ def test_mistakes(served: Served, path: str, body: Any, status: int, message: st
     assert answer.status_code == status and "\n" not in answer.json()["error"] and "secret" not in answer.text
 
 
-def test_an_error_has_the_row_and_the_column(served: Served) -> None:
-    error = post(served, "/models/ctr/predict", {"rows": [{"a": 1}, {}, {"b": "7"}]}).json()
-    assert (error["row"], error["column"]) == (2, "b")
-
-
 INPUT = {"name": "a", "datatype": "FP64", "shape": [2], "data": [1, 2]}
-# changes of INPUT, and the message
-BAD_INPUTS: list[tuple[dict[str, Any], str]] = [
+BAD_INPUTS: list[tuple[dict[str, Any], str]] = [  # changes of INPUT, and the message
     ({"name": None}, "^inputs: each input needs a name, a text$"),
     ({"name": "c"}, r"^input c: model ctr has no such input"),
-    ({"datatype": "FP65"}, "^input a: datatype 'FP65' is not one of BYTES, BOOL, "),
     ({"datatype": ["FP64"]}, "^input a: datatype .* is not one of"),
-    ({"shape": 2}, r"^input a: shape must be a list of 1 to 8 dimensions, such as \[2, 1\]$"),
     ({"shape": []}, "^input a: shape must be a list of 1 to 8 dimensions"),
     ({"shape": [1] * 9}, "^input a: shape must be a list of 1 to 8 dimensions"),
     ({"shape": [-2]}, "^input a: the dimensions of a shape are whole numbers from 0$"),
     ({"shape": [2.0]}, "^input a: the dimensions of a shape are whole numbers from 0$"),
-    ({"shape": [3]}, r"^input a: has 2 values, but shape \[3\] takes 3$"),
     ({"shape": [3, 2**62]}, "^input a: has 2 values, but shape"),
     ({"shape": [0], "data": []}, "^rows is empty; send at least one$"),
     ({"shape": [1, 2]}, r"^input a: shape \[1, 2\] is not \[rows\] or \[rows, 1\]$"),
     ({"shape": [101], "data": [0] * 101}, "^101 rows: this server takes at most 100 a request$"),
-    ({"data": "12"}, "^input a: data must be a list$"),
     ({"data": None}, "^input a: data must be a list$"),
     ({"data": [1, "2"]}, "^input a: FP64 does not take a value of the type str$"),
     ({"data": [[1], 2]}, "^input a: data mixes lists and values$"),
-    ({"data": [1, [2]]}, "^input a: FP64 does not take a value of the type list$"),
     ({"datatype": "INT8", "data": [1, 300]}, "^input a: a value is out of the range of INT8$"),
     ({"datatype": "INT64", "data": [1, 2.5]}, "^input a: INT64 does not take a value of the type float$"),
     ({"datatype": "BYTES"}, "^input a: BYTES takes texts; null or an empty text is a missing value$"),
-    ({"datatype": "BYTES", "data": ["1", "x"]}, r"^rows\[1\]: column a: 'x' is not a number$"),
     ({"parameters": 3}, "^parameters must be a JSON object$"),
-    ({"parameters": {"binary_data_size": -8}}, "^input a: binary_data_size does not fit the 0 bytes after the header$"),
-    ({"parameters": {"binary_data_size": 0}}, "^input a: has data beside binary data; send one of them$"),
-    ({"parameters": {"shared_memory_region": "r"}}, "^input a: this server has no shared memory; leave"),
-    ({"parameters": {"binary_data_size": 8}}, "^input a: binary_data_size does not fit the 0 bytes after the header$"),
+    ({"parameters": {"binary_data_size": -8}}, "^input a: binary_data_size does not fit the 0 bytes"),
+    ({"parameters": {"binary_data_size": 0}}, "^input a: has data beside binary data"),
 ]
 
 
@@ -390,27 +284,20 @@ def test_bad_inputs(served: Served, change: dict[str, Any], message: str) -> Non
     assert answer.status_code in (400, 413)
 
 
-def test_bad_requests_of_the_protocol(served: Served) -> None:
-    def error(request: dict[str, Any]) -> str:
-        answer = post(served, "/v2/models/ctr/infer", {"inputs": [INPUT]} | request)
-        assert answer.status_code in (400, 504)
-        return str(answer.json()["error"])
-
-    assert error({"inputs": [INPUT, INPUT]}) == "model ctr: an input is given twice"
-    assert (
-        error({"inputs": [INPUT, INPUT | {"name": "b", "shape": [1], "data": [1]}]})
-        == "input b: has 1 rows, but a has 2"
-    )
-    assert error({"outputs": [{"name": "q"}]}) == "output q: model ctr has no such output; valid: p"
-    assert error({"outputs": ["p"]}) == "outputs must be a list of JSON objects with a name"
-    assert "classification" in error({"outputs": [{"name": "p", "parameters": {"classification": 1}}]})
-    assert (
-        error({"parameters": {"timeout": -1}})
-        == "timeout -1: must be a whole number of microseconds, from 0 to 9007199254740991"
-    )
-    assert error({"parameters": {"timeout": 1}}).startswith("the deadline has passed")
-    missing = post(served, "/v2/models/items/infer", {"inputs": [INPUT]})
-    assert missing.json()["error"] == "input a: model items has no such input; valid: item"
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"inputs": [INPUT, INPUT]}, "model ctr: an input is given twice"),
+        ({"inputs": [INPUT, INPUT | {"name": "b", "shape": [1], "data": [1]}]}, "input b: has 1 rows, but a has 2"),
+        ({"outputs": [{"name": "q"}]}, "output q: model ctr has no such output"),
+        ({"outputs": ["p"]}, "outputs must be a list"),
+        ({"parameters": {"timeout": -1}}, "timeout -1: "),
+        ({"parameters": {"timeout": 1}}, "the deadline has passed"),
+    ],
+)
+def test_bad_requests_of_the_protocol(served: Served, request_: dict[str, Any], message: str) -> None:
+    answer = post(served, "/v2/models/ctr/infer", {"inputs": [INPUT]} | request_)
+    assert answer.status_code in (400, 504) and answer.json()["error"].startswith(message)
 
 
 def binary(head: dict[str, Any], blobs: bytes, length: str | None = None) -> tuple[bytes, dict[str, str]]:
@@ -438,7 +325,7 @@ def test_bad_binary_data(served: Served, blobs: bytes, size: int, message: str) 
     assert answer.status_code == 400 and re.search(message, answer.json()["error"]), answer.text
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "99999", "1" * 20, ""])
+@pytest.mark.parametrize("length", ["-1", "99999", ""])
 def test_bad_length_of_the_header(served: Served, length: str) -> None:
     body, headers = binary({"inputs": [INPUT]}, b"", length)
     answer = post(served, "/v2/models/ctr/infer", body, **headers)
@@ -471,24 +358,10 @@ def client(served: Served) -> Iterator[triton.InferenceServerClient]:
         yield c
 
 
-def test_triton_health_and_metadata(client: triton.InferenceServerClient) -> None:
-    assert client.is_server_live() and client.is_server_ready()
-    assert client.is_model_ready("ctr") and client.is_model_ready("ctr", "2") and not client.is_model_ready("ctr", "3")
-    assert client.get_server_metadata()["name"] == "recsys"
-    metadata = client.get_model_metadata("ctr")
-    assert metadata["versions"] == ["1", "2"] and metadata["platform"] == "recsys"
-    assert metadata["inputs"][0] == {"name": "a", "datatype": "FP64", "shape": [-1, 1]}
-    assert metadata["outputs"] == [{"name": "p", "datatype": "FP32", "shape": [-1, 1]}]
-    index = client.get_model_repository_index()
-    assert {(m["name"], m["version"]) for m in index if m["state"] == "READY"} >= {("ctr", "1"), ("items", "7")}
-
-
 def test_triton_gets_configuration_and_statistics(client: triton.InferenceServerClient, served: Served) -> None:
-    assert {"model_configuration", "statistics"} <= set(client.get_server_metadata()["extensions"])
     config = client.get_model_config("ctr")
     assert (config["name"], config["max_batch_size"]) == ("ctr", served.settings.max_rows)
     assert config["input"][0] | {"name": "a", "data_type": "TYPE_FP64", "dims": [1]} == config["input"][0]
-    assert config["output"][0]["data_type"] == "TYPE_FP32" and config["output"][0]["dims"] == [1]
     assert client.get_model_config("items", "7")["max_batch_size"] == 0  # the rows are one history
     before = statistics(client, "ctr")
     for a, status in ((1, 200), ("x", 400)):
@@ -499,10 +372,7 @@ def test_triton_gets_configuration_and_statistics(client: triton.InferenceServer
     for name, n in (("success", 1), ("fail", 1), ("queue", 1), ("compute_infer", 1), ("compute_input", 1)):
         old, new = (s["inference_stats"][name] for s in (before, after))
         assert new["count"] - old["count"] == n and new["ns"] > old["ns"], name
-    assert after["inference_stats"]["compute_output"]["count"] == after["inference_stats"]["success"]["count"]
     assert 0 <= time.time() * 1e3 - after["last_inference"] < 60_000
-    every = client.get_inference_statistics()["model_stats"]
-    assert {(s["name"], s["version"]) for s in every} >= {("ctr", "1"), ("ctr", "2"), ("items", "7")}
     for call in (client.get_model_config, client.get_inference_statistics):
         with pytest.raises(InferenceServerException, match="nosuch: no such model"):
             call("nosuch")
@@ -559,28 +429,9 @@ def test_the_quick_reader_of_texts_reads_as_the_other(rows: list[tuple[str, str]
         assert found == (wanted, len(rows))
 
 
-def test_triton_infers_feature_tensors(client: triton.InferenceServerClient) -> None:
-    values = triton.InferInput("values", [2, 2], "FP32")
-    values.set_data_from_numpy(np.array([[1, 2], [0.5, 0]], np.float32))
-    np.testing.assert_allclose(client.infer("ctr", [values]).as_numpy("p"), [[p] for p in sigmoid(3, 0.5)], rtol=1e-6)
-
-
 def test_triton_infers_items(client: triton.InferenceServerClient) -> None:
     item = triton.InferInput("item", [2, 1], "BYTES")
     item.set_data_from_numpy(np.array([["item0"], ["item1"]], dtype=object))
     found = client.infer("items", [item], parameters={"k": 3, "exclude": "item3,item4"})
     assert found.as_numpy("items").tolist() == [b"item2", b"item5", b"item6"]
     np.testing.assert_allclose(found.as_numpy("scores"), [1, 1 / 2, 1 / 3], rtol=1e-6)
-
-
-def test_triton_gets_the_messages(client: triton.InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="rows\\[1\\]: column b: 'x' is not a code such as b7"):
-        client.infer("ctr", raw_inputs(np.array([[1.0], [2.0]]), ["b7", "x"]))
-    with pytest.raises(InferenceServerException, match="model nix: no such model"):
-        client.get_model_metadata("nix")
-
-
-def test_concurrent_requests_of_triton(client: triton.InferenceServerClient) -> None:
-    pending = [client.async_infer("ctr", raw_inputs(np.array([[float(n)]]), ["b1"])) for n in range(40)]
-    found = [p.get_result().as_numpy("p")[0, 0] for p in pending]
-    np.testing.assert_allclose(found, sigmoid(*(n + 0.1 for n in range(40))), rtol=1e-6)

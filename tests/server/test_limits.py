@@ -7,13 +7,12 @@ import http.client
 import json
 import logging
 import re
+import shlex
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -81,18 +80,7 @@ def test_a_token(model: Path) -> None:
 def test_tls(model: Path, tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
+    command = shlex.split("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2")
     subprocess.run([*command, "-keyout", key, "-out", cert, *subject], check=True, capture_output=True)
     with serving(model, tls_cert=str(cert), tls_key=str(key)) as served:
         assert served.url.startswith("https")
@@ -159,14 +147,6 @@ def of_http_client(served: Served) -> int:
     return connection.getresponse().status
 
 
-def of_urllib(served: Served) -> int:
-    try:
-        urllib.request.urlopen(f"{served.url}/predict", b" " * BODY, timeout=20)
-    except urllib.error.HTTPError as e:
-        return e.code
-    return 200
-
-
 def of_curl(*options: str) -> Callable[[Served], int]:
     def post(served: Served) -> int:
         command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--data-binary", "@-", *options]
@@ -177,19 +157,7 @@ def of_curl(*options: str) -> Callable[[Served], int]:
     return post
 
 
-def of_chunks(served: Served) -> int:
-    return requests.post(f"{served.url}/predict", data=iter([b" " * 2**20] * 17)).status_code
-
-
-CLIENTS = {
-    "http.client": of_http_client,
-    "urllib": of_urllib,
-    "requests": lambda served: requests.post(f"{served.url}/predict", data=b" " * BODY).status_code,
-    "chunks": of_chunks,
-    "curl": of_curl(),
-    "curl without Expect": of_curl("-H", "Expect:"),
-    "curl, chunks": of_curl("-H", "Transfer-Encoding: chunked"),
-}
+CLIENTS = {"http.client": of_http_client, "curl": of_curl(), "chunks": of_curl("-H", "Transfer-Encoding: chunked")}
 
 
 @pytest.fixture(scope="module")
@@ -202,17 +170,6 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_every_client_gets_the_answer_to_a_body_that_is_too_large(usual: Served, client: str) -> None:
     """A server that closes while the body is on its way resets the connection, and the answer is lost."""
     assert [CLIENTS[client](usual) for _ in range(3)] == [413] * 3
-
-
-def test_large_bodies_to_places_that_take_none(usual: Served) -> None:
-    for path, headers, status in (
-        ("/nix", {}, 404),
-        ("/predict", {"content-encoding": "gzip"}, 415),
-        ("/predict", {"origin": "http://evil.example"}, 403),
-    ):
-        connection = http.client.HTTPConnection(usual.http, timeout=20)
-        connection.request("POST", path, b" " * BODY, headers)
-        assert connection.getresponse().status in (status, 413), path
 
 
 def test_a_refused_body_does_not_keep_its_connection(model: Path) -> None:
@@ -266,7 +223,7 @@ def test_the_soft_limit_of_open_files_is_raised() -> None:
 
 
 def test_a_full_queue(tmp_path: Path) -> None:
-    model = fake_models.write_model(tmp_path / "ctr", seconds=0.7)
+    model = fake_models.write_model(tmp_path / "ctr", seconds=0.3)
     with serving(model, queue=2, max_batch=1) as served:
         batcher = served.core.registry.get("ctr").versions["current"].batcher
         found: list[requests.Response] = []
@@ -338,22 +295,6 @@ def test_the_log_of_an_unexpected_error_has_its_traceback(tmp_path: Path, capsys
         request_id = answer.headers["x-request-id"]
     [line] = [json.loads(x) for x in capsys.readouterr().err.splitlines() if request_id in x]
     assert "RuntimeError('a secret detail')" in line["error"] and re.search(r"fake_models.py", line["traceback"])
-
-
-def test_a_caller_who_leaves_pipelined_requests_makes_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second request is never complete, so the connection is closed before the first has its answer."""
-    fake_models.write_model(tmp_path / "ctr", seconds=0.5)
-    errors: list[object] = []
-    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "error", lambda *text, **more: errors.append((text, more)))
-    with serving(tmp_path / "ctr", read_s=0.4) as served:
-        body = json.dumps({"rows": [{"a": 1}]})
-        whole = f"POST /predict HTTP/1.1\r\nhost: {served.http}\r\ncontent-length: {len(body)}\r\n\r\n{body}"
-        with socket.create_connection(("127.0.0.1", served.settings.port)) as connection:
-            connection.sendall(f"{whole}POST /predict HTTP/1.1\r\nhost:".encode())
-            assert receive(connection).startswith(b"HTTP/1.1 408")
-            time.sleep(0.6)
-        assert predict(served).status_code == 200
-    assert errors == []
 
 
 def test_what_libraries_log_has_its_cause_and_cannot_fill_a_disk(capsys: pytest.CaptureFixture[str]) -> None:

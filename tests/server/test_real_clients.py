@@ -70,10 +70,24 @@ def test_parameters_without_effect(client: tuple[ModuleType, Any], given: dict[s
     assert c.infer("ctr", [column(triton)], sequence_id=0, priority=0).as_numpy("p").shape == (1, 1)
 
 
-def test_a_parameter_of_models_that_recommend(client: tuple[ModuleType, Any]) -> None:
+def test_health_metadata_and_outputs(client: tuple[ModuleType, Any]) -> None:
     triton, c = client
-    message = refused(lambda: c.infer("ctr", [column(triton)], parameters={"k": 3}))
-    assert message.startswith("parameters.k: no such key")
+    assert c.is_server_live() and c.is_server_ready() and c.is_model_ready("ctr") and not c.is_model_ready("ctr", "3")
+    metadata = c.get_model_metadata("ctr", **({"as_json": True} if triton is tritonclient.grpc else {}))
+    assert metadata["versions"] == ["1"]
+    assert [(i["name"], i["datatype"]) for i in metadata["inputs"]] == [
+        *(("a", "FP64"), ("b", "BYTES"), ("n", "INT64"), ("t", "BOOL"))
+    ]
+    values = triton.InferInput("values", [2, 2], "FP32")
+    values.set_data_from_numpy(np.array([[1, 2], [0.5, 0]], np.float32))
+    found = c.infer("ctr", [values], request_id="17")
+    np.testing.assert_allclose(found.as_numpy("p"), 1 / (1 + np.exp([[-3], [-0.5]])), rtol=1e-6)
+    item = column(triton, "item", ["item0"], "BYTES")
+    assert c.infer("items", [item], parameters={"k": 2, "filter_history": False}).as_numpy("items").tolist() == [
+        *(b"item0", b"item1")
+    ]
+    with pytest.raises(InferenceServerException, match=r"rows\[1\]: column b: 'x' is not a code such as b7"):
+        c.infer("ctr", [column(triton, values=[1.0, 2.0]), column(triton, "b", ["b7", "x"], "BYTES")])
 
 
 def test_shared_memory(client: tuple[ModuleType, Any]) -> None:
@@ -136,9 +150,6 @@ def infer(served: Served, body: str) -> requests.Response:
     [
         '{"name": "a", "datatype": "FP64", "shape": [2], "data": [null, 1]}',  # as KServe's client sends NaN
         '{"name": "a", "datatype": "FP32", "shape": [2, 1], "data": [NaN, 1]}',  # as tritonclient does
-        '{"name": "a", "datatype": "INT64", "shape": [2], "data": [null, 1]}',
-        '{"name": "a", "datatype": "BYTES", "shape": [2], "data": [null, "1"]}',
-        '{"name": "a", "datatype": "BYTES", "shape": [2], "data": ["", "1"]}',
         '{"name": "b", "datatype": "BYTES", "shape": [2, 1], "data": [[null], ["b10"]]}',
     ],
 )
@@ -146,20 +157,6 @@ def test_null_is_a_missing_value(served: Served, inputs: str) -> None:
     [output] = infer(served, f'{{"inputs": [{inputs}]}}').json()["outputs"]
     assert output["shape"] == [2, 1]
     assert output["data"] == pytest.approx([0.5, 1 / (1 + np.exp(-1))])
-
-
-def test_what_null_cannot_be(served: Served) -> None:
-    for body, message in (
-        ('{"name": "values", "datatype": "FP32", "shape": [1, 2], "data": [null, 1]}', "is not a finite number"),
-        ('{"name": "values", "datatype": "INT32", "shape": [1, 2], "data": [null, 1]}', "cannot be null"),
-        ('{"name": "a", "datatype": "INT8", "shape": [2], "data": [null, 300]}', "is out of the range of INT8"),
-        ('{"name": "a", "datatype": "FP64", "shape": [1], "data": [Infinity]}', "the body is not JSON: "),
-        ('{"name": "a", "datatype": "FP64", "shape": [2], "data": [NaN, -Infinity]}', "-Infinity is not a number"),
-        ('{"name": "NaN\\ud800", "datatype": "FP64", "shape": [1], "data": [NaN]}', "the body is not JSON: "),
-        ("[" * 100_000 + "NaN", "the body is not JSON: "),
-    ):
-        answer = infer(served, f'{{"inputs": [{body}]}}')
-        assert answer.status_code == 400 and message in answer.json()["error"], body
 
 
 def test_nan_of_tritonclient_is_missing(client: tuple[ModuleType, Any]) -> None:
@@ -182,19 +179,6 @@ def test_shapes_of_rows(client: tuple[ModuleType, Any]) -> None:
         assert config["version_policy"] == {"specific": {"versions": [1]}}
     else:
         assert list(metadata.outputs[0].shape) == [-1, 1] and list(config.config.output[0].dims) == [1]
-
-
-def test_a_first_row_without_columns(served: Served) -> None:
-    for path, body, where in (
-        ("ctr/predict", {"rows": [{}]}, "rows[0]"),
-        ("ctr/predict", {"rows": [{}], "shared": {}}, "rows[0]"),
-        ("items/recommend", {"history": [{}]}, "history[0]"),
-        ("items/recommend", {"queries": [{"history": []}, {"history": [{}]}]}, "queries[1].history[0]"),
-    ):
-        answer = requests.post(f"{served.url}/models/{path}", json=body)
-        assert answer.status_code == 400 and answer.json()["error"].startswith(f"{where}: has no column; send"), body
-    for body in ({"rows": [{"a": None}, {}]}, {"rows": [{}], "shared": {"b": None}}):
-        assert requests.post(f"{served.url}/models/ctr/predict", json=body).status_code == 200
 
 
 def test_a_server_without_models_is_not_ready(client: tuple[ModuleType, Any]) -> None:

@@ -18,10 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import Served, serving
 
 from recsys.online.servable import Query
-from recsys.server.batcher import Work
 from recsys.server.core import Call
-from recsys.server.payloads import QueriesPayload, Result, RowsPayload, TensorsPayload
-from recsys.server.prometheus import Observer
+from recsys.server.payloads import QueriesPayload, RowsPayload, TensorsPayload
 from recsys.server.request_log import RequestLog
 
 
@@ -68,32 +66,6 @@ def test_shares_of_unknown_ids_and_predictions_of_samples(tmp_path: Path) -> Non
         assert metrics(served, "recsys_prediction_bucket", **of, le="0.5") == 3 * batches
 
 
-def test_sampling_costs_at_most_one_hundredth() -> None:
-    """A model whose unknown_shares takes as long as ten batches."""
-    seconds = 0.0
-
-    class Costly(fake_models.Scorer):
-        def unknown_shares(self, features: object) -> dict[str, float]:
-            nonlocal seconds
-            time.sleep(0.01)
-            seconds += 0.01
-            return {}
-
-    from recsys.server.prometheus import Metrics
-
-    model = Costly("costly", "1")
-    observer = Observer(model, Metrics().of_model("costly", "1"))
-    result = Result({"p": np.zeros(1, np.float32)}, features=model.features([{}]))
-    work = Work(RowsPayload([{}]), None)  # type: ignore[arg-type]
-    busy = 0.0
-    for _ in range(4000):
-        sample = observer([work], [result], 0.001)
-        if sample is not None:
-            sample()
-        busy += 0.001
-    assert 0 < seconds <= 0.01 * busy + 0.02
-
-
 def record(log: RequestLog, rows: list[dict[str, object]], p: list[float]) -> None:
     class LoadedVersion:
         name, version, servable = "ctr", "3", fake_models.Scorer("ctr", "3")
@@ -119,15 +91,6 @@ def test_the_log_of_samples(tmp_path: Path) -> None:
     assert frame["prediction:p"].to_list() == [0.25, 0.5, 0.75, 0.75, 0.75]
     assert frame["request_row"].to_list() == [0, 1, 0, 0, 0] and set(frame["request_id"]) == {"mine"}
     assert not list(tmp_path.glob(".*"))
-
-
-def test_the_log_of_samples_keeps_columns_whatever_their_names(tmp_path: Path) -> None:
-    log = RequestLog(tmp_path, 1.0)
-    record(log, [{"a": 1, "time": "noon", "items": "x", "history": [1], "request_id": "theirs"}], [0.25])
-    log.close()
-    [row] = pl.read_parquet(tmp_path / "*.parquet").to_dicts()
-    assert row["request_id"] == "mine" and row["request_time"] > 1e9 and row["a"] == "1"
-    assert json.loads(row["other_columns"]) == {"time": "noon", "items": "x", "history": [1], "request_id": "theirs"}
 
 
 def test_the_log_of_samples_drops_rather_than_waits(tmp_path: Path) -> None:

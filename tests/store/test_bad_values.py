@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from forks import ok, run_forked
-from shop_events import START, events, everything
+from shop_events import START, everything
 
 from recsys.base.errors import UserError
 from recsys.store.definition import load_views
@@ -56,11 +56,9 @@ def no_constant(text: str) -> Any:
     ("text", "message"),
     [
         ('"price": 1e400', "price=inf: is infinite, or too large"),
-        ('"price": -1e400', "price=-inf: is infinite, or too large"),
         ('"price": 1e300', "price=1e+300: is infinite, or too large"),
         ('"small": 1e39', "small=1e+39: is infinite, or too large"),
         ('"vector": [1, 1e400]', "vector=[1, inf]: is infinite, or too large"),
-        ('"price": ' + "9" * 400, "price=9"),
     ],
 )
 def test_events_of_a_stream(text: str, message: str, view: View, store: FeatureStore) -> None:
@@ -84,7 +82,6 @@ def test_events_of_a_stream(text: str, message: str, view: View, store: FeatureS
     ("change", "message"),
     [
         ({"price": INF}, "price=inf: is infinite, or too large for a sum"),
-        ({"price": 1e300}, "price=1e+300: is infinite, or too large for a sum"),
         ({"vector": [1.0, -INF]}, "vector=[1.0, -inf]: is infinite, or too large for a sum"),
         ({"small": INF}, "small=inf: is infinite, or too large for a sum"),
     ],
@@ -142,42 +139,17 @@ def test_times_that_are_no_seconds(time: float, tmp_path: Path, store: FeatureSt
     assert everything(views["v"], store, NOW) and store.get("v#events", ["a"])[0][1]["x"] == [1.0]  # type: ignore[index]
 
 
-def test_sums_of_text_are_refused(view: View, store: FeatureStore) -> None:
-    events(5).with_columns(price=pl.col("shop"), small=1.0, vector=pl.lit(None)).write_parquet("events-0.parquet")
-    with pytest.raises(
-        UserError, match=r"^clicks.aggregates.spent.sum=price: the column is String in .*; name one of numbers"
-    ):
-        materialise({"clicks": view}, store)
-
-
-def test_get_prints_json_of_a_store_that_was_poisoned_before(view: View, tmp_path: Path) -> None:
-    """As earlier versions could."""
-    frame({}).write_parquet("events-0.parquet")
-    url = f"sqlite:///{tmp_path / 'f.db'}"
-    store = open_store(url, write=True)
-    materialise({"clicks": view}, store)
-    import sqlite3
-
-    with sqlite3.connect(tmp_path / "f.db") as connection:
-        connection.execute("UPDATE features SET value = replace(value, '[1.0]', '[Infinity]')")
-    done = ok(run_forked("recsys.feature_store", "get", "definition=f.yaml", f"store={url}", "keys=u1", cwd=tmp_path))
-    assert json.loads(done.stdout, parse_constant=no_constant)["values"]["spent"] is None
-
-
 @pytest.mark.parametrize(
-    ("column", "function", "message"),
+    ("values", "function", "message"),
     [
-        (pl.Series("x", ["1.5"] * 3).cast(pl.Decimal(38, 2)), "sum", r"a.parquet: x is Decimal\(.*, which a store does not hold"),
-        (pl.Series("x", [b"a"] * 3), "last", "a.parquet: x is Binary, which a store does not hold"),
-        (pl.Series("x", [[1]] * 3), "distinct", r"the column is List\(Int64\) in .*a.parquet; name one of single values"),
-        (pl.Series("x", [2**63 - 1] * 3), "sum", "x=9223372036854775807: is infinite, or too large for a sum"),
-        (pl.Series("x", ["1"] * 3), "sum", "the column is String in .*a.parquet; name one of numbers"),
+        (pl.Series(["1.5"] * 3).cast(pl.Decimal(38, 2)), "sum", r"a.parquet: x is Decimal\(.*, which a store does not"),
+        ([[1]] * 3, "distinct", r"the column is List\(Int64\) in .*a.parquet; name one of single values"),
+        ([2**63 - 1] * 3, "sum", "x=9223372036854775807: is infinite, or too large for a sum"),
+        (["1"] * 3, "sum", "the column is String in .*a.parquet; name one of numbers"),
     ],
-)  # fmt: skip
-def test_types_and_integers_that_do_not_fit(tmp_path: Path, column: pl.Series, function: str, message: str) -> None:
-    pl.DataFrame([pl.Series("user", ["u"] * 3), pl.Series("at", [1, 2, 3]), column]).write_parquet(
-        tmp_path / "a.parquet"
-    )
+)
+def test_types_and_integers_that_do_not_fit(tmp_path: Path, values: Any, function: str, message: str) -> None:
+    pl.DataFrame({"user": ["u"] * 3, "at": [1, 2, 3], "x": values}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(UserError, match=message):
         materialised(tmp_path, {"f": {function: "x"}})
 

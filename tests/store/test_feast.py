@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import yaml
-from forks import ok, run_forked
 
-from recsys.base.errors import UserError
 from recsys.store.definition import load_views
 from recsys.store.feast import write_repository
 from recsys.store.materialise import materialise
@@ -75,23 +72,12 @@ def test_the_files_of_a_repository(views: dict[str, View], tmp_path: Path) -> No
         "entity_0 = Entity(name='user', join_keys=['user'], value_type=ValueType.STRING)",
         "entity_1 = Entity(name='item', join_keys=['item'], value_type=ValueType.INT64)",
         *(f"name='{name}'," for name in ("users", "items", "clicks", "clicks_aggregates")),
-        *("ttl=timedelta(days=0, seconds=32400, microseconds=0)", "Field(name='age', dtype=types.Int32)"),
-        *(
-            "Field(name='tags', dtype=types.Array(types.String))",
-            "Field(name='history', dtype=types.Array(types.Int32))",
-        ),
+        "ttl=timedelta(days=0, seconds=32400, microseconds=0)",
+        "Field(name='history', dtype=types.Array(types.Int32))",
     ):
         assert part in code
-    config = yaml.safe_load((tmp_path / "repo" / "feature_store.yaml").read_text())
-    assert config["online_store"] == {"type": "sqlite", "path": "online_store.db"} and config["provider"] == "local"
-    said = "\n".join(lines)
-    for part in (
-        "items.added: is left out, Feast has no type for Datetime",
-        "items.time=seconds: is a number; Feast gets it as seconds since 1970",
-        "users.max_age=9h: Feast's get_online_features returns older values, too",
-        "clicks.aggregates: Feast has no windows; clicks_aggregates holds the values at the ",
-    ):
-        assert said.count(part) == 1, said
+    for key in ("items.added: ", "items.time=seconds: ", "users.max_age=9h: ", "clicks.aggregates: "):
+        assert any(line.startswith(key) for line in lines), lines
     values = pl.read_parquet(tmp_path / "repo" / "values" / "users.parquet")
     assert values.select("user", "feature_time").is_unique().all()
     (tmp_path / "repo" / "registry.db").write_text("Feast's")
@@ -175,22 +161,3 @@ def test_feast_gives_what_recsys_gives(views: dict[str, View], tmp_path: Path) -
             mine = {f: (online[name][f][i], latest[str(key)][f]) for f in features}
             unlike += [(key, f, *pair) for f, pair in mine.items() if not same(*pair)]
         assert not unlike, (name, len(unlike), unlike[:5])
-
-
-def test_mistakes(views: dict[str, View], tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(UserError, match=r"^output=.*mine: already exists; name a folder that does not exist yet$"):
-        write_repository(views, tmp_path / "mine")
-    with pytest.raises(UserError, match=r"^items.columns: none has a type that Feast takes; leave the view out$"):
-        write_repository({"items": View(**{**vars(views["items"]), "columns": ("added",)})}, tmp_path / "new")
-    with pytest.raises(UserError, match=r"^users.max_age=7ns: Feast counts microseconds; write 1us or more$"):
-        write_repository({"users": View(**{**vars(views["users"]), "max_age": "7ns"})}, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_the_command(views: dict[str, View], tmp_path: Path) -> None:
-    done = ok(run_forked("recsys.feature_store", "feast", "definition=f.yaml", "output=repo", cwd=tmp_path))
-    assert "a Feast repository is in repo; go there and run: feast apply" in done.stderr
-    assert "items.added: is left out" in done.stderr
-    done = run_forked("recsys.feature_store", "feast", "definition=f.yaml", cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.startswith("error: output: is missing; name the folder to write")

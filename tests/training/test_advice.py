@@ -39,19 +39,18 @@ def test_few_positives_are_no_alarm(positives: int, alarm: bool) -> None:
 @pytest.mark.parametrize(
     ("test", "train", "line"),
     [
-        ({"ne": 1.08}, {"steps": 15, "epochs": 1}, "test NE 1.080: the mean of the label predicts better than this model, "
-         "after 15 steps only; try trainer=until_best, or a smaller trainer.batch_size"),
-        ({"buy/ne": 1.5, "click/ne": 0.9}, {"steps": 999, "epochs": 1}, "test NE of buy 1.500: .*, after one epoch; try"),
-        ({"ne": 5.3, "logloss": 3.2}, {"steps": 15, "epochs": 1}, "test logloss 3.2 is above 0.69, .* diverged or overfits; try a lower optim"),
+        ({"ne": 1.08}, {"steps": 15, "epochs": 1}, "test NE 1.080: .*, after 15 steps only; try trainer=until_best"),
+        ({"buy/ne": 1.5, "click/ne": 0.9}, {"steps": 999, "epochs": 1}, "test NE of buy 1.500: .*, after one epoch"),
+        ({"ne": 5.3, "logloss": 3.2}, {"steps": 15, "epochs": 1}, "test logloss 3.2 is above 0.69, .* diverged"),
         ({"ne": 2.3, "logloss": 0.69}, {"steps": 1, "epochs": 1}, "after 1 step only; try trainer=until_best"),
-        ({"ne": 0.9, "calibration": 0.4}, {"steps": 999, "epochs": 3}, "predictions sum to 0.4 times the labels; try model=gbm"),
+        ({"ne": 0.9, "calibration": 0.4}, {"steps": 999, "epochs": 3}, "sum to 0.4 times the labels; try model=gbm"),
         ({"ne": 0.9, "calibration": 2.5}, {}, "predictions sum to 2.5 times the labels; check the label"),
         ({"ne": 0.9, "calibration": 1.9}, {"steps": 15, "epochs": 1}, None),
         ({"ne": math.nan, "calibration": math.nan}, {"steps": 15}, None),
         ({"rmse": 3.0}, {"steps": 15}, None),
         ({"hr@10": 0.0}, {"steps": 15}, None),
     ],
-)  # fmt: skip
+)
 def test_models_that_are_too_weak(test: dict[str, Any], train: dict[str, Any], line: str | None) -> None:
     found = too_weak({"test": test, "train": train})
     assert found is None if line is None else re.search(line, str(found)), found

@@ -212,11 +212,7 @@ def test_long_trainings_on_a_gpu_are_compiled(
     ("wanted", "capability", "precision"), [(True, 8, "high"), (True, 7, "highest"), (False, 9, "highest")]
 )
 def test_tf32_is_set_where_a_gpu_has_it(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    wanted: bool,
-    capability: int,
-    precision: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wanted: bool, capability: int, precision: str
 ) -> None:
     found = ["highest"]
     monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_csv import Commands, write_mine
+from small_csv import Commands
 
 from recsys.base.errors import UserError
 from recsys.training import mirror
@@ -16,13 +16,6 @@ from recsys.training.mirror import Mirror
 
 URL = "memory://bucket/run"
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32", "run_dir=runs/a", "resume=auto"]
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    write_mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return Commands(monkeypatch, capsys)
 
 
 def test_a_machine_with_an_empty_disk_goes_on(commands: Commands, memory: Any) -> None:
@@ -95,8 +88,7 @@ def test_a_torn_copy_and_names_outside_are_refused(tmp_path: Path, memory: Any) 
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
-    [("nope://bucket/run", "cannot be reached: "), ("/proc/run", "cannot be written: ")],
+    ("url", "message"), [("nope://bucket/run", "cannot be reached: "), ("/proc/run", "cannot be written: ")]
 )
 def test_a_mirror_that_cannot_be_used(tmp_path: Path, url: str, message: str) -> None:
     checkpoint(tmp_path / "a", "step-00000010")
