@@ -72,8 +72,5 @@ def test_rooms(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_frames(tmp_path: Path) -> None:
-    overrides = ["data=criteo", "data.sample.rows=500", f"data.prepared={tmp_path}", f"hydra.run.dir={tmp_path}/run"]
-    run = subprocess.run([sys.executable, "-c", COMMAND, *overrides], capture_output=True, text=True, env=os.environ)
-    [line] = [line for line in run.stdout.splitlines() if line.startswith("frames:")]
-    frames = line.split()[1:]
-    assert frames[0] == "main" and 3 < len(frames) <= MOST, line
+    frames = way(COMMAND, tmp_path, "frames:")
+    assert frames[0] == "main" and 3 < len(frames) <= MOST, frames

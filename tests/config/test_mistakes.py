@@ -17,7 +17,8 @@ from recsys.base import packages
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose, compose_file
-from recsys.job.check import check_target
+from recsys.job.check_built import check_target
+from recsys.job.run_config import RunConfig
 from recsys.training.run import check_raw_files, train
 
 

@@ -16,7 +16,7 @@ from recsys.data.features import Fitted, ResolvedData, parse_rows
 from recsys.data.features.blocks import LINE, Block
 from recsys.data.features.value_index import bucket_ids
 from recsys.data.prepare.check_data import check_data
-from recsys.schema.data_schema import MOST_BUCKETS, DataConfig, LabelConfig, SparseConfig
+from recsys.schema.data_schema import MAX_BUCKETS, DataConfig, LabelConfig, SparseConfig
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30)
 BUCKETS = st.integers(1, MAX_BUCKETS)

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.data.samples.sequences import FOLLOW_PROBABILITY, ITEMS, KINDS, LIKED, MEAN_LENGTH, World, write_sample
+from recsys.data.samples.sequences import FOLLOW_PROBABILITY, ITEM_KINDS, ITEMS, LIKED, MEAN_LENGTH, World, write_sample
 
 ROWS = 20_000
 

@@ -151,37 +151,6 @@ def test_lists_of_objects_are_lists_of_their_values(tmp_path: Path) -> None:
     assert block.frame.columns == ["y", "items.n", LINE]  # no other column was decoded
 
 
-def test_npz(tmp_path: Path) -> None:
-    """facebookresearch/dlrm's kaggleAdDisplayChallenge_processed.npz: X_int, X_cat and y."""
-    rng = np.random.default_rng(0)
-    (tmp_path / "raw").mkdir()
-    ints, cats, y = rng.random((200, 2), np.float32), rng.integers(0, 9, (200, 2)), rng.integers(0, 2, 200)
-    np.savez(tmp_path / "raw" / "f.npz", X_int=ints, X_cat=cats, y=y, counts=np.arange(200))
-    source = SourceConfig(
-        format="npz", arrays={"X_int": ArrayConfig(columns=["i1", "i2"]), "X_cat": ArrayConfig(columns=["c1", "c2"])}
-    )
-    data = mine(
-        tmp_path,
-        source=source,
-        dense={"i1": DenseConfig(transform=[]), "i2": DenseConfig(transform=[])},
-        sparse={"c1": SparseConfig(encode="id", rows=9), "c2": SparseConfig(encode="id", rows=9)},
-    )
-    check_files(data)
-    rows, _ = content(prepare(data))
-    assert np.allclose([r[:3] for r in rows], np.column_stack([y, ints]))
-    assert [r[3:] for r in rows] == [tuple(r) for r in cats.tolist()]
-    data.source.arrays["X_cat"].columns.append("c3")
-    with pytest.raises(UserError, match=r"arrays\.X_cat\.columns: names 3 columns, but f\.npz has 2"):
-        check_files(data)
-    np.savez(tmp_path / "raw" / "f.npz", X_int=ints, X_cat=cats[:-1], y=y)
-    data.source.arrays["X_cat"].columns.pop()
-    with pytest.raises(UserError, match="its arrays differ in their number of rows: i1 200, c1 199"):
-        check_files(data)
-    (tmp_path / "raw" / "f.npz").write_bytes(b"PK\x03\x04 nonsense")
-    with pytest.raises(UserError, match=r"not a \.npz archive"):
-        check_files(data)
-
-
 def partitioned(folder: Path) -> pl.DataFrame:
     frame = flat(log()).with_columns(
         day=pl.date(2026, 1, 1) + pl.duration(days=pl.int_range(ROWS) // 60),

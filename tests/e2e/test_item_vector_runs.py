@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.data.samples.sequences import ITEMS, World, write_sample
 from recsys.export import __main__ as export_command
 from recsys.export.artefact import load

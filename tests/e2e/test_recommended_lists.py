@@ -15,7 +15,7 @@ import recsys
 from recsys import predict
 from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.online.recommender import Recommender, recommend_files, top_k
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train

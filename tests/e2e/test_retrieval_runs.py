@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.job.check import check
+from recsys.job.check_built import check
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.job import run_config
 
 CRITEO = ["data=criteo", "data.sample.rows=3000", "trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=256"]
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             form = ["format=[onnx,single_graph,torchscript]", "triton=true", "name=clicks"]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(run_config, "device_of", beside_a_gpu)
-                export._command(compose("export", [f"run={home / 'run'}", f"output={home / 'artefact'}", *form]))
+                export._command(parsed("export", [f"run={home / 'run'}", f"output={home / 'artefact'}", *form]))
     return home / "run"
 
 

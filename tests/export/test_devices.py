@@ -12,7 +12,7 @@ from fake_triton import config_of
 
 from recsys.base.errors import UserError
 from recsys.base.packages import install_command
-from recsys.config.compose import compose
+from recsys.config.compose import compose, parsed
 from recsys.export.artefact import load, load_artefact, session
 from recsys.export.artefact.session import CPU, CUDA, open_session, providers
 from recsys.export.triton.instance_device import device_of

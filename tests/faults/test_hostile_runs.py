@@ -21,8 +21,8 @@ from recsys.cli import command_line
 from recsys.config.compose import compose, load_config
 from recsys.files import manifest
 from recsys.job.build import bind, locate
-from recsys.job.check import check
-from recsys.job.resumed import composed_config
+from recsys.job.check_built import check
+from recsys.job.config_of import composed_config
 from recsys.report.runs import read as read_runs
 from recsys.training.evaluate_run import evaluate as evaluate_run
 from recsys.training.run import train

@@ -243,7 +243,7 @@ def test_alert(reference: Reference, days: list[pl.DataFrame], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("value", "key"), [({"psi": {"warm": 1}}, "psi.warm: "), ({"psi": {"warn": 1, "fail": 0.5}}, "psi: warn=1: ")]
+    ("value", "key"), [({"psi": {"warm": 1}}, "psi.warm: "), ({"psi": {"warn": 1, "fail": 0.5}}, "psi.warn=1: ")]
 )
 def test_mistakes_in_settings(value: object, key: str) -> None:
     with pytest.raises(UserError, match=f"^f.yaml: {key}"):

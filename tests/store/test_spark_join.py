@@ -212,4 +212,4 @@ def test_the_command(session: SparkSession, tmp_path: Path, monkeypatch: pytest.
         (["action=materialise", *words], "engine=spark: applies to join, not to materialise"),
     ):
         with pytest.raises(UserError, match=f"^{key}"):
-            feature_store._command(compose("feature_store", given))
+            feature_store._command(parsed("feature_store", given))
