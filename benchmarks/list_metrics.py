@@ -11,10 +11,10 @@ import torch
 from steady import Claim, measure, timed
 from torch import Tensor
 
-from recsys.batch import JaggedIds
 from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.retrieval_protocols import Protocols
+from recsys.interface.batch import JaggedIds
 
 BATCH, HISTORY, DIM = 512, 20, 64
 

@@ -23,7 +23,7 @@ from recsys.base.memory import GIB, keep_freed_memory
 from recsys.data.features import LABEL
 from recsys.data.loader.parquet_loader import MIN_CHUNK_ROWS, ParquetLoader
 from recsys.data.prepare.writer import PartWriter
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 
 BATCH, LATER = 8192, 4
 SCAN, SHUFFLED = "polars scan", "polars scan, then shuffled"

@@ -15,16 +15,16 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.memory import keep_freed_memory
-from recsys.batch import Batch
 from recsys.distributed.ranks import process_group
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec, SparseFeature
+from recsys.losses.task import Task
 from recsys.models.din import DIN
 from recsys.models.sdim import SDIM
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
-from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

@@ -12,13 +12,13 @@ from steady import Claim, measure, timed
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.parsing import parse
-from recsys.batch import Batch
 from recsys.distributed.ranks import process_group
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.losses.task import Task
 from recsys.models.dlrm import DLRM
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
-from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

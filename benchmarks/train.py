@@ -38,11 +38,11 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.memory import keep_freed_memory
-from recsys.batch import Batch
 from recsys.config.compose import compose
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
-from recsys.features import FeatureSpec
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.job.run_config import RunConfig
 from recsys.models.common.behaviour import Behaviour
 from recsys.models.dcnv2 import DCNv2

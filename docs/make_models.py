@@ -18,18 +18,18 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
 from recsys.config.compose import compose
 from recsys.distributed.ranks import process_group
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
 from recsys.job.build import build_model
 from recsys.job.run_config import RunConfig
-from recsys.labels import BinaryLabel
-from recsys.model_list import Entry, entries
+from recsys.losses.task import Task
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.tables import tables
-from recsys.task import Task
+from recsys.sweep.model_list import Entry, entries
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

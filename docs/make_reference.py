@@ -16,10 +16,10 @@ import yaml
 from pydantic import TypeAdapter
 
 from recsys.__main__ import COMMANDS as SUMMARIES
+from recsys.base.ranges import MAX_INT
 from recsys.cli.command_help import keys, usage
 from recsys.config.compose import COMMANDS, compose_with_choices, conf_dir
 from recsys.evaluation.metrics_table import BY_GROUP, METRICS, OF_LABELS, Metric, RetrievalMetric
-from recsys.ranges import MAX_INT
 from recsys.schema import data_schema, run_schema, source_schema
 from recsys.schema.class_facts import own_model
 
@@ -47,9 +47,9 @@ API = {
     "recsys.training.evaluate_run": ("evaluate",),
     "recsys.data.prepare.prepared": ("prepare", "Prepared"),
     "recsys.data.loader.parquet_loader": ("ParquetLoader",),
-    "recsys.features": ("FeatureSpec", "SparseFeature", "DenseFeature"),
-    "recsys.labels": ("BinaryLabel", "NumberLabel", "ClassLabel"),
-    "recsys.batch": ("Batch", "JaggedIds", "CandidateLists", "ItemLists", "item_rows"),
+    "recsys.interface.features": ("FeatureSpec", "SparseFeature", "DenseFeature"),
+    "recsys.interface.labels": ("BinaryLabel", "NumberLabel", "ClassLabel"),
+    "recsys.interface.batch": ("Batch", "JaggedIds", "CandidateLists", "ItemLists", "item_rows"),
     "recsys.models.protocols": ("RetrievalModel", "ClosedFormModel", "FittedRankingModel"),
     "recsys.losses": ("RankingLoss", "RetrievalLoss"),
     "recsys.follow.model_registry": ("ModelRegistry",),

@@ -5,6 +5,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from recsys.base import moved_modules
+
+moved_modules.install()
+
 # Set this before torch loads OpenMP. By default, OpenMP's threads spin at barriers for milliseconds and take the cores
 # from each other where cores are shared. With this setting they sleep after a few microseconds; benchmarks/README.md
 # has the timings.
@@ -16,7 +20,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would log th
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B would send its crash reports, also from offline runs
 
 if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command, not a process of the user's
-    from recsys.deferred_imports import install
+    from recsys.base.deferred_imports import install
 
     install()
     _hook = sys.excepthook  # Ctrl-C before the command's handlers stand is one line, too

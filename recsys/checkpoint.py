@@ -93,8 +93,8 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
 
     from recsys.data.features import Fitted
     from recsys.evaluation import calibration
-    from recsys.features import FeatureSpec
     from recsys.files.run_files import CONFIG, DATA, STARTS
+    from recsys.interface.features import FeatureSpec
     from recsys.job.kinds import meta_task
     from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.planner import (

@@ -26,7 +26,7 @@ from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import ClusterConfig, PlanConfig
 
 if TYPE_CHECKING:
-    from recsys.features import FeatureSpec
+    from recsys.interface.features import FeatureSpec
     from recsys.job.run_config import RunConfig
     from recsys.sharding.estimate.clock import StepClock
     from recsys.sharding.estimate.compare import PlanAttempt
@@ -222,7 +222,7 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
 def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
     """Return the features of prepared data (`features=`), otherwise those that the data's YAML declares."""
     from recsys.data.features import feature_spec
-    from recsys.features import FeatureSpec
+    from recsys.interface.features import FeatureSpec
 
     if prepared is not None:
         path = prepared / "features.json" if prepared.is_dir() else prepared

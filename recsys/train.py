@@ -33,7 +33,7 @@ def main() -> None:
 
         def name_models() -> None:
             """Replace `model=zoo` by the models that fit the first trial of the sweep."""
-            from recsys.model_list import fitting
+            from recsys.sweep.model_list import fitting
             from recsys.sweep.space import read_space
 
             space = read_space([a for a in rest if a != ZOO])

@@ -36,9 +36,9 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.streamable import Pipelineable
 from train import Tables, bare
 
-from recsys.batch import Batch
 from recsys.distributed.ranks import ALONE, process_group
-from recsys.features import FeatureSpec
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.dlrm import DLRM as OurDLRM
 from recsys.sharding.optimizers import RowwiseAdagrad
 

@@ -18,7 +18,7 @@ from in_memory import NOTHING, WARM, draw_batches, fitted_for, trained
 from steady import Sample
 from torch import nn
 
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 
 IN_HBM = "in HBM"
 SHARES = (0.1, 0.02, 0.5, 0.05, 0.2)  # in the order in which they are measured

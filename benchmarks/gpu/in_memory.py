@@ -23,12 +23,12 @@ from steady import Clock, Sample
 from torch.profiler import ProfilerActivity, profile, schedule
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
 from recsys.data.features import feature_spec
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.loader.device_copies import copied_ahead, pinned_ahead, with_upcoming
 from recsys.distributed.ranks import process_group
-from recsys.features import FeatureSpec
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.job.run_config import RunConfig
 from recsys.training.callbacks import Throughput
 from recsys.training.loaders import local_device

@@ -18,7 +18,7 @@ from in_memory import DEFAULTS, NOTHING, WARM, draw_lists, features_of, fitted_f
 from steady import Clock, Sample
 from train import Padded
 
-from recsys.batch import Batch
+from recsys.interface.batch import Batch
 
 
 @dataclass(frozen=True)

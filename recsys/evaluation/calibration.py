@@ -15,7 +15,7 @@ from recsys.evaluation.collected_rows import Rows
 from recsys.files.atomic import write_json
 from recsys.files.manifest import read_json
 from recsys.files.run_files import CALIBRATION, best_checkpoint
-from recsys.labels import CALIBRATIONS, SMALLEST, Label, NumberLabel, ScalarLabel
+from recsys.interface.labels import CALIBRATIONS, SMALLEST, Label, NumberLabel, ScalarLabel
 
 STEPS = 100  # of Newton's method, which needs fewer than ten
 STEP = "step"  # a key of calibration.json

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from recsys.base.errors import NotFinite
-from recsys.batch import Batch
 from recsys.data.features import GROUP, Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.binary import BinaryMetrics, groups_at, undefined
@@ -26,7 +25,8 @@ from recsys.evaluation.metrics_table import TARGETS
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.value_metrics import ClassMetrics, NumberMetrics, ValueMetrics
-from recsys.labels import BinaryLabel, ClassLabel, Label, ScalarLabel, label_slices, predict
+from recsys.interface.batch import Batch
+from recsys.interface.labels import BinaryLabel, ClassLabel, Label, ScalarLabel, label_slices, predict
 
 # metrics that are also measured before the calibration
 CALIBRATED = ("logloss", "ne", "calibration", "ece", "rmse", "mae")

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from recsys.batch import JaggedIds
 from recsys.evaluation.collected_rows import is_distributed
 from recsys.evaluation.metrics_table import list_metric_names
 from recsys.evaluation.negatives import keys_of
 from recsys.evaluation.retrieval_counts import candidate_shard
+from recsys.interface.batch import JaggedIds
 
 VALUES = 2**22  # number of values of item vectors in memory
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from recsys.batch import JaggedIds
+from recsys.interface.batch import JaggedIds
 
 DRAWS = 2**22  # maximum number of draws held in memory
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from recsys.batch import JaggedIds, segment_ids_of
 from recsys.evaluation.collected_rows import is_distributed, world_size
+from recsys.interface.batch import JaggedIds, segment_ids_of
 
 MAX_ID = 2**32 - 1
 GROUP = 64  # number of neighbouring candidates whose highest score is computed first

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.batch import JaggedIds
 from recsys.distributed.ranks import gather_values
 from recsys.evaluation.list_metrics import ListMetrics, similarities
 from recsys.evaluation.metrics import TARGET_METRICS
@@ -22,6 +21,7 @@ from recsys.evaluation.metrics_table import retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors
 from recsys.evaluation.retrieval_protocols import Protocols
+from recsys.interface.batch import JaggedIds
 
 MISSED = -1  # value of `greater` for a target that cannot be ranked
 

@@ -17,7 +17,7 @@ from recsys.data.features.arrays import Arrays
 from recsys.data.features.blocks import LINE, ORDER
 from recsys.data.raw import read_sources
 from recsys.files.atomic import finite
-from recsys.labels import Label, ScalarLabel, columns, predict
+from recsys.interface.labels import Label, ScalarLabel, columns, predict
 from recsys.online.raw_rows import RawRows
 
 ROUNDING, STEADY = 1e-6, 5e-6  # relative, of logits and of predictions

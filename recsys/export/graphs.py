@@ -23,8 +23,8 @@ from recsys.base.errors import UserError
 from recsys.data.features.arrays import single_valued
 from recsys.export.fused_tables import TablePart
 from recsys.export.lookup_stand_ins import PaddedFeatures, RowLookup, Tables
-from recsys.features import FeatureSpec
-from recsys.labels import Label, columns, predict
+from recsys.interface.features import FeatureSpec
+from recsys.interface.labels import Label, columns, predict
 
 if TYPE_CHECKING:
     import onnx

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from recsys.base.errors import UserError
 from recsys.export.fused_tables import FusedTable
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings, combine
 from recsys.models.common.lists import padded_length, padded_to
 

@@ -23,7 +23,7 @@ from recsys.export.fused_tables import fuse, layout_of, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import Tables, replace_lookups
 from recsys.export.restored import StoredTask
-from recsys.labels import Label
+from recsys.interface.labels import Label
 from recsys.training.loaders import loader_on_cpu
 from recsys.training.run_data import prepare_to_measure
 

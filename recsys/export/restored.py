@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from recsys.data.features.arrays import Arrays, single_valued
 from recsys.data.features.batch_tensors import BatchTensors
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.job.build import with_dims
 from recsys.job.run_config import RunConfig
 from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files

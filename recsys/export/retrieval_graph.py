@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.batch import Batch
 from recsys.data.features import GROUP
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.features.blocks import LINE
@@ -29,8 +28,9 @@ from recsys.export.fused_tables import TablePart, fuse, layout_of, write_tables
 from recsys.export.graphs import example_inputs, features_of, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
 from recsys.export.restored import StoredTask
-from recsys.features import FeatureSpec
 from recsys.index import build
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.items import InterestScorer, Scorer
 from recsys.models.common.lists import padded_to
 from recsys.online.queries import in_batches

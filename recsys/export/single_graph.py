@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from recsys.base.errors import UserError
+from recsys.base.ranges import FLOAT32_MAX
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import single_valued
 from recsys.data.features.dense_columns import DenseColumn
@@ -23,7 +24,6 @@ from recsys.data.features.steps import Clip, FillMean, Log, MinMax, Params, Stan
 from recsys.data.features.value_types import RowNumber
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.graphs import ML, ML_OPSET, OPSET
-from recsys.ranges import FLOAT32_MAX
 
 PREFIX = "model_"  # of the names in the model's own graph
 

@@ -34,8 +34,8 @@ from recsys.export.graphs import (
 from recsys.export.lookup_stand_ins import PaddedFeatures, Tables
 from recsys.export.ranking_graph import ExportedRanking
 from recsys.export.restored import logits_of
-from recsys.features import FeatureSpec
-from recsys.labels import Label, columns, predict
+from recsys.interface.features import FeatureSpec
+from recsys.interface.labels import Label, columns, predict
 from recsys.models.gbm import GBM
 from recsys.training.fitted_ranking import load as load_fitted
 

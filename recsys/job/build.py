@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.config.safe_targets import moved, refuse_unsafe
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.schema.class_facts import names_in
 from recsys.schema.run_schema import TrainConfig
 

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.base.packages import EXTRAS, check_extra
+from recsys.base.ranges import FLOAT32_MAX
 from recsys.base.secrets import still_masked, variable
 from recsys.data.features import feature_spec
 from recsys.data.features.label_kinds import BinaryLabelColumn
@@ -24,7 +25,6 @@ from recsys.job.build import BUILT_WITH, check_path, with_dims
 from recsys.job.kinds import learns_all_rows, loss_facts_of, model_facts, model_kind_of, target_of
 from recsys.job.resumed import names_a_run
 from recsys.job.run_config import RunConfig
-from recsys.ranges import FLOAT32_MAX
 from recsys.schema.class_facts import LossFacts, losses_by_name
 from recsys.schema.signatures import check_source
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from recsys.base.errors import UserError
 from recsys.config.safe_targets import moved
 from recsys.evaluation import metrics_table
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.job.build import build_loss, build_model, locate
 from recsys.schema.class_facts import ClassFacts, LossFacts, losses_by_name, own_loss, own_model
 
 if TYPE_CHECKING:
     import torch
 
-    from recsys.candidates import Candidates
     from recsys.data.features import Fitted
     from recsys.evaluation.evaluators import Evaluator
     from recsys.evaluation.retrieval_protocols import Protocols
+    from recsys.interface.candidates import Candidates
     from recsys.job.run_config import RunConfig
-    from recsys.task import RetrievalTask, Task
+    from recsys.losses.task import RetrievalTask, Task
 
 
 class ModelKind(ABC):
@@ -107,7 +107,7 @@ class RankingKind(ModelKind):
     def build_task(
         self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
     ) -> Task | RetrievalTask:
-        from recsys.task import Task
+        from recsys.losses.task import Task
 
         loss = None if cfg.loss is None else build_loss(cfg)
         model = build_model(cfg, features, device)
@@ -155,7 +155,7 @@ class RetrievalKind(ModelKind):
     def build_task(
         self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
     ) -> Task | RetrievalTask:
-        from recsys.task import RetrievalTask
+        from recsys.losses.task import RetrievalTask
 
         return RetrievalTask(build_model(cfg, features, device), build_loss(cfg), candidates)
 

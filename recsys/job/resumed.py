@@ -7,8 +7,8 @@ from omegaconf import DictConfig
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.features import FeatureSpec
 from recsys.files.run_files import CONFIG, run_folder
+from recsys.interface.features import FeatureSpec
 from recsys.job.build import with_dims
 from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten

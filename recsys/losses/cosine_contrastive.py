@@ -9,8 +9,8 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
+from recsys.base.ranges import Count
 from recsys.losses.retrieval import Distribution, LossInputs, Negatives, Popularity, RetrievalLoss, sample_negatives
-from recsys.ranges import Count
 
 _TOLERANCE = 1e-2  # difference of a vector's length from 1 that rounding may make, also in bfloat16
 

@@ -9,8 +9,8 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
+from recsys.base.ranges import Count, Share
 from recsys.losses.ranking import RankingLoss
-from recsys.ranges import Count, Share
 
 MAX_GRADE = 30.0  # gains of 2^grade - 1 must fit into float32
 

@@ -6,7 +6,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from recsys.ranges import Fraction, Share
+from recsys.base.ranges import Fraction, Share
 
 
 class RankingLoss(Protocol):

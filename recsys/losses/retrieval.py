@@ -14,9 +14,9 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
+from recsys.base.ranges import Count, Part, Share
 from recsys.losses.blocked_softmax import blocked_cross_entropy
 from recsys.models.common.items import QueryBatch, Scorer
-from recsys.ranges import Count, Part, Share
 
 Distribution = Literal["uniform", "popularity", "in_batch"]
 REDRAWS = 4  # how often negatives that are in a row's history are drawn again

@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import did_you_mean
-from recsys.labels import Label, is_one_binary, label_slices
+from recsys.interface.labels import Label, is_one_binary, label_slices
 from recsys.losses.groups import GroupLoss, Listwise, Pairwise
 from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss
 

@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Fraction, Length, Part, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd, PlacesFromStart
 from recsys.models.common.items import Items, QueryBatch, hide, masked_items, masked_last, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Fraction, Length, Part, Share, Width
 
 PLACES = {"end": PlacesFromEnd, "start": PlacesFromStart}
 

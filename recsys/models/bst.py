@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Length, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP, Dropout
 from recsys.models.common.lists import first_values, with_first
-from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class BstBlock(nn.Module):

@@ -5,13 +5,13 @@ https://arxiv.org/abs/2005.09347. Its list that trades accuracy for diversity is
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Length, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import mix_padded
 from recsys.models.common.items import InterestScorer, Items, NextItems, QueryBatch, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class ComiRec(nn.Module, NextItems, RetrievalModel):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.crosses import WideLinear, WideRange
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, flatten, require_sparse
-from recsys.ranges import Depth, Deviation, Share, Width
 
 
 class VectorCross(WideRange):

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.crosses import CrossNet, LowRankCrossNet, LowRankMixtureCrossNet, WideLinear
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, Linear, flatten, require_sparse
-from recsys.ranges import Depth, Deviation, Share, Width
 
 
 class DCNv2(nn.Module):

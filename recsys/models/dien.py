@@ -10,13 +10,13 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
 from recsys.models.common.lists import from_start, list_softmax, repeat_rows
 from recsys.models.common.recurrent import AUGRU, gru_states
 from recsys.models.protocols import AuxiliaryLoss
-from recsys.ranges import Deviation, Share, Width
 
 
 class DIEN(nn.Module, AuxiliaryLoss):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
 from recsys.models.common.lists import list_softmax, list_sums, repeat_rows
-from recsys.ranges import Deviation, Share, Width
 
 
 class AttentionUnit(nn.Module):

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.crosses import LowRankCrossNet, WideLinear
 from recsys.models.common.dot_kernel import dot_interaction, has_dot_kernel
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.kernels import runs_triton
 from recsys.models.common.layers import MLP, Linear, require_sparse
-from recsys.ranges import Depth, Deviation, Share, Width
 
 
 class _Dots(torch.autograd.Function):

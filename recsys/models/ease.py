@@ -5,11 +5,11 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recsys.batch import ItemLists
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Count
+from recsys.interface.batch import ItemLists
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct, starts
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count
 
 _BYTES = 4  # bytes per pair of items: the float32 weights, which are solved in place
 _MAX_DOUBLE_ITEMS = 20_000  # with at most this many items, solve in double precision: 20 bytes per pair

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
-from recsys.labels import BinaryLabel
+from recsys.base.ranges import Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
+from recsys.interface.labels import BinaryLabel
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import flatten, require_sparse
 from recsys.models.common.towers import Tower
-from recsys.ranges import Deviation, Share, Width
 
 MIN_PROBABILITY = 1e-7  # keeps the logit of a probability of 1 finite
 

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import FirstOrder, all_fields, numeric_fields, require_sparse
 from recsys.models.deepfm import second_order
-from recsys.ranges import Deviation, Width
 
 
 class FM(nn.Module):

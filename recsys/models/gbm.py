@@ -16,9 +16,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
-from recsys.labels import BinaryLabel, Label, NumberLabel
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
+from recsys.interface.labels import BinaryLabel, Label, NumberLabel
 from recsys.models.common.boosters import BoosterSettings, Fitting, TreeColumns, TreeRows, Trees, booster_of
 from recsys.models.protocols import Batches, FittedRankingModel
 

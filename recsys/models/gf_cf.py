@@ -4,11 +4,11 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
-from recsys.batch import ItemLists, segment_ids_of
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Count
+from recsys.interface.batch import ItemLists, segment_ids_of
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, sparse_matrix, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count
 
 _SPARE = 64  # singular vectors that are computed in addition, so that the last ones that are kept are exact
 _ITERATIONS = 10  # of the subspace; more change the vectors that are kept by less than single precision does

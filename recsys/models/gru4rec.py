@@ -7,13 +7,13 @@ https://arxiv.org/abs/1706.03847.
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.items import Items, NextItems, QueryBatch, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.common.recurrent import gru_states
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Share, Width
 
 
 class GRU4Rec(nn.Module, NextItems, RetrievalModel):

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from recsys.base.errors import did_you_mean
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Length, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd, mix_padded, span_starts, time_buckets
 from recsys.models.common.hstu_kernel import has_hstu_kernel, hstu_attention
 from recsys.models.common.items import Items, NextItems, QueryBatch, states_at
@@ -20,7 +21,6 @@ from recsys.models.common.kernels import runs_triton
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import is_filled, on_host, padded_length, to_block
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 UNSEEN = -1e4  # a score whose SiLU and gradient are 0
 TIME_BUCKETS = 128

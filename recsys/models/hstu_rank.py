@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Length, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings, check_lengths
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import MLP, Dropout
 from recsys.models.common.lists import without_repeated
 from recsys.models.hstu import HSTUBlock, list_beside
-from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class HSTURank(nn.Module):

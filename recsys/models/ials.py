@@ -10,11 +10,11 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import NotFinite
-from recsys.batch import ItemLists, JaggedIds
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Count, Part, Width
+from recsys.interface.batch import ItemLists, JaggedIds
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, starts
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count, Part, Width
 
 _NUMBERS = 2**25  # of the matrices that are solved at a time
 

@@ -6,11 +6,11 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
-from recsys.batch import ItemLists
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Count
+from recsys.interface.batch import ItemLists
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import best_of_rows, candidates, co_occurrences, distinct
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count
 
 _CHUNK = 1024  # number of items whose neighbours are computed at a time
 

@@ -9,14 +9,14 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, CandidateIds, Interactions, item_rows
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Width
+from recsys.interface.batch import Batch, CandidateIds, Interactions, item_rows
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import SymmetricProduct, normalised_adjacency
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, user_feature
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Width
 
 
 class PropagatedItems(nn.Module):

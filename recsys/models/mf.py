@@ -6,13 +6,13 @@ Feedback, 2009, https://arxiv.org/abs/1205.2618.
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Width
 
 
 class MF(nn.Module, RetrievalModel):

@@ -7,15 +7,15 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Natural, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch, next_items
 from recsys.models.common.layers import MLP
 from recsys.models.common.lists import first_kept
 from recsys.models.common.pairs import chosen_items
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Natural, Share, Width
 
 
 class MultVAE(nn.Module, RetrievalModel):

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP, Dropout
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Share, Width
 
 MAX_HIDDEN = 1 << 22  # largest number of hidden values that a block of pairs may have
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import did_you_mean
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
-from recsys.ranges import Deviation, Share, Width
 
 
 class GateNU(nn.Module):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import ItemLists
-from recsys.features import FeatureSpec
+from recsys.interface.batch import ItemLists
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, known
 from recsys.models.protocols import ClosedFormModel
 

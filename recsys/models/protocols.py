@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, Interactions, ItemLists
-from recsys.candidates import Candidates
+from recsys.interface.batch import Batch, Interactions, ItemLists
+from recsys.interface.candidates import Candidates
 from recsys.models.common.items import Items, QueryBatch, Scorer
 
 Kind = Literal["ranking", "fitted_ranking", "retrieval", "closed_form"]

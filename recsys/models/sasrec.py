@@ -6,13 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Length, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd
 from recsys.models.common.items import Items, NextItems, QueryBatch, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class SASRecBlock(nn.Module):

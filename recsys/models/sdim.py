@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
 from recsys.models.common.lists import to_pieces
-from recsys.ranges import Depth, Deviation, Share, Width
 
 PIECE = 32  # items of one history that a matrix product adds up
 

@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import ItemLists
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Count
+from recsys.interface.batch import ItemLists
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, known, ranges, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count
 
 
 class SessionKNN(nn.Module, ClosedFormModel):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, flatten, require_sparse
 from recsys.models.common.towers import Towers, require_labels
-from recsys.ranges import Deviation, Share, Width
 
 
 class SharedBottom(nn.Module):

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Length, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd, QueryAttention
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
 from recsys.models.common.lists import first_kept, from_end, repeat_rows
-from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class HardSearch(nn.Module):

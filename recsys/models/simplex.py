@@ -5,15 +5,15 @@ https://arxiv.org/abs/2109.12613.
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch, next_items
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import list_means
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Share, Width
 
 
 class SimpleX(nn.Module, RetrievalModel):

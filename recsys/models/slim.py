@@ -6,11 +6,11 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from recsys.batch import ItemLists
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Count, Depth
+from recsys.interface.batch import ItemLists
+from recsys.interface.features import FeatureSpec
 from recsys.models.common import co_occurrence
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count, Depth
 
 _CHUNK = 1024  # number of items whose co-occurrences are counted at a time
 _NUMBERS = 2**24  # of the matrices of the neighbours of items that are fitted at a time

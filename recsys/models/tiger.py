@@ -5,15 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Length, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromStart
 from recsys.models.common.decoder import BeamScorer, CodedItems, DecoderLayer, EncoderLayer, tokens_of_items
 from recsys.models.common.items import QueryBatch, next_items
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import filled_or_empty, to_block
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class TIGER(nn.Module, RetrievalModel):

@@ -9,15 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Deviation, Fraction, Length, Part, Share, Width
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd, RelativeAttention
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.models.common.items import Items, QueryBatch, hide, masked_items, masked_last, next_items, states_at
 from recsys.models.common.layers import Dropout, SwiGLU
 from recsys.models.common.lists import repeat_rows
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Fraction, Length, Part, Share, Width
 
 ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 

@@ -5,9 +5,10 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from recsys.batch import ItemLists, JaggedIds, segment_ids_of
-from recsys.candidates import Candidates
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Depth, Natural, Part
+from recsys.interface.batch import ItemLists, JaggedIds, segment_ids_of
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import (
     best_of_rows,
     candidates,
@@ -19,7 +20,6 @@ from recsys.models.common.co_occurrence import (
     take_sizes_on_load,
 )
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Depth, Natural, Part
 
 _CHUNK = 1024  # number of items whose common features are counted at a time
 _COMMON = 1000  # largest number of items with a value that makes them alike

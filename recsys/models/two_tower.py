@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.candidates import Candidates
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Width
+from recsys.interface.batch import Batch
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP, flat_width, flatten
 from recsys.models.common.lists import list_means
 from recsys.models.common.pairs import chosen_items, history_features, only, user_features, with_histories
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Width
 
 
 class ItemTower(nn.Module):

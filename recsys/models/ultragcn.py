@@ -9,14 +9,14 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
-from recsys.batch import Batch, Interactions
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Count, Deviation, Width
+from recsys.interface.batch import Batch, Interactions
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import item_neighbours
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Count, Deviation, Width
 
 Weight = NonNegativeFloat
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
+from recsys.base.ranges import Deviation, Share, Width
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, FirstOrder, all_fields, flat_width, flatten, numeric_fields, require_sparse
-from recsys.ranges import Deviation, Share, Width
 
 
 class CIN(nn.Module):

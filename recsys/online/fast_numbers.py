@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.base.ranges import FLOAT32_MAX
 from recsys.data.features import steps
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.blocks import BLANK
@@ -27,7 +28,6 @@ from recsys.data.features.encoders import IdsOfNumbers
 from recsys.data.features.steps import Columns, FillMean, Params, Transform, stacked
 from recsys.data.raw.derive import null_texts
 from recsys.online.raw_columns import Cells
-from recsys.ranges import FLOAT32_MAX
 from recsys.schema.source_schema import SourceConfig
 
 PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers

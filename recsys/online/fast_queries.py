@@ -18,7 +18,7 @@ from recsys.data.features.blocks import LIST
 from recsys.data.features.row_sources import Column, Last
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_types import Text
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.online.fast_lookups import Lookup, LookupFeatures
 from recsys.online.fast_numbers import NumberParser
 from recsys.online.queries import Queries

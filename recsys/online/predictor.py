@@ -18,7 +18,7 @@ from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file
 from recsys.files.data_files import named_by
 from recsys.files.user_files import problem_of
-from recsys.labels import Label, columns, predict
+from recsys.interface.labels import Label, columns, predict
 from recsys.online.unknown_values import UnknownValues
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from recsys.data.features.arrays import Arrays
 from recsys.data.features.blocks import LINE, LIST
 from recsys.data.features.group_features import next_item_queries, slices
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 
 
 @dataclass(frozen=True)

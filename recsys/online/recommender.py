@@ -28,9 +28,9 @@ from recsys.online.queries import answers, in_batches
 from recsys.online.unknown_values import UnknownValues
 
 if TYPE_CHECKING:
-    from recsys.batch import Batch
     from recsys.data.features import Fitted
     from recsys.data.features.blocks import BadRow
+    from recsys.interface.batch import Batch
     from recsys.job.run_config import RunConfig
     from recsys.online.raw_rows import RawRows
 
@@ -214,8 +214,8 @@ class Recommender:
             filter_history: whether to leave out the items of a group's history; None for the run's own setting.
             batch_size: groups of a batch; None for the run's trainer.eval_batch_size.
         """
-        from recsys.batch import CandidateIds, CandidateLists
         from recsys.data.features.batch_tensors import BatchTensors
+        from recsys.interface.batch import CandidateIds, CandidateLists
 
         left_out = self.filter_history if filter_history is None else filter_history
         features = self.fitted.features

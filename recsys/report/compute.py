@@ -32,7 +32,7 @@ def training_flops(run: ReportedRun) -> float | None:
     """
     import torch
 
-    from recsys.features import FeatureSpec
+    from recsys.interface.features import FeatureSpec
     from recsys.job.run_config import RunConfig
     from recsys.sharding.estimate.dense_work import dense_work, few_rows
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from recsys.ranges import Count, Counts, Natural
+from recsys.base.ranges import Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
 from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Local, Locals, Name, Node, Texts, field
 from recsys.schema.pipeline_schema import TableConfig

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from recsys.ranges import MAX_INT, Count, Natural
+from recsys.base.ranges import MAX_INT, Count, Natural
 from recsys.schema.fields import CHECKED, Local, Name, field
 from recsys.schema.source_schema import SourceConfig, TextConfig
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from recsys.ranges import Count, Natural
+from recsys.base.ranges import Count, Natural
 from recsys.schema.fields import CHECKED, MISSING, Local, Node, Texts, field
 
 

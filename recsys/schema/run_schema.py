@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 from pydantic.dataclasses import dataclass
 
-from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
+from recsys.base.ranges import FLOAT32_MAX, Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
 from recsys.schema.fields import CHECKED, Local, LocalRun, Node, Nodes, Place, field
 

@@ -19,7 +19,7 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.base.parsing import reason_of
 from recsys.schema.class_facts import Definition, definition, imported, statements
 
-QUICK = ("pydantic", "recsys.ranges")  # modules besides Python's own that hints are evaluated with
+QUICK = ("pydantic", "recsys.base.ranges")  # modules besides Python's own that hints are evaluated with
 HARMLESS = {
     n: getattr(builtins, n) for n in ("isinstance", "len", "float", "int", "str", "list", "tuple", "any", "all")
 }

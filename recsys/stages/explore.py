@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
-from recsys.ranges import Part
+from recsys.base.ranges import Part
 from recsys.stages.open_models import Resources
 from recsys.stages.order import Order, Place, Ranked
 from recsys.stages.visitor import Visitor

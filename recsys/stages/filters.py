@@ -13,13 +13,13 @@ from pydantic import Field
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
+from recsys.base.ranges import Count, Fraction
 from recsys.data.features.raw_types import RawType
 from recsys.data.raw.derive import is_true
 from recsys.data.raw.row_sql import parse_sql
 from recsys.files.user_files import problem_of
 from recsys.online.row_error import RowError
 from recsys.online.servable import Row
-from recsys.ranges import Count, Fraction
 from recsys.stages.expressions import Condition
 from recsys.stages.open_models import Resources
 from recsys.stages.visitor import Visitor

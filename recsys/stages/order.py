@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from recsys.base.errors import UserError
-from recsys.ranges import Count, Part, Share
+from recsys.base.ranges import Count, Part, Share
 from recsys.stages.catalogue import unit
 from recsys.stages.expressions import Condition
 from recsys.stages.open_models import Resources

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.batch import JaggedIds
 from recsys.data.features import LABEL
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.features.label_columns import label_columns
@@ -16,6 +15,7 @@ from recsys.evaluation.binary import binary_metrics
 from recsys.evaluation.collected_rows import Rows
 from recsys.evaluation.retrieval_metrics import MISSED, ranking_metrics
 from recsys.evaluation.value_metrics import NumberMetrics
+from recsys.interface.batch import JaggedIds
 from recsys.job.run_config import RunConfig
 from recsys.training.advice import below_popularity
 from recsys.training.loaders import loader_on_cpu

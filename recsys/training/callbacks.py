@@ -12,11 +12,11 @@ from pytorch_lightning.callbacks import EarlyStopping
 
 from recsys.base import interrupts
 from recsys.base.console import Bar, say, say_once
-from recsys.batch import Batch
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of, monitored
 from recsys.files.atomic import write_json
+from recsys.interface.batch import Batch
 from recsys.training.advice import still_improving
 from recsys.training.module import RecsysModule
 

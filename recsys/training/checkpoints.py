@@ -9,12 +9,12 @@ from typing import Any
 import pytorch_lightning as pl
 
 from recsys.base.console import say, say_once
-from recsys.batch import Batch
 from recsys.evaluation.metrics_table import lower_is_better, monitored
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder
 from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import checkpoints_of
+from recsys.interface.batch import Batch
 from recsys.sharding.stored_checkpoint import check_files
 from recsys.training.callbacks import CLOCK_STEPS, over, validates_next
 from recsys.training.module import RecsysModule

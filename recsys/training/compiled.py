@@ -15,10 +15,10 @@ from torchrec.distributed.types import ShardedModule
 
 from recsys.base.console import say, say_once
 from recsys.base.packages import no_compiler
-from recsys.batch import Batch
+from recsys.interface.batch import Batch
+from recsys.losses.task import RetrievalTask, Task
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import has_batch_norm
-from recsys.task import RetrievalTask, Task
 from recsys.training.module_settings import Updates
 
 GRAPH_STEPS = 3  # PyTorch runs the code, records the graph, and replays it

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from recsys.base.console import bar, log_to, say
 from recsys.base.errors import UserError
-from recsys.batch import Batch
 from recsys.config.compose import typed
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
@@ -20,9 +19,10 @@ from recsys.distributed.ranks import process_group, started_by_torchrun
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files.atomic import write_json
+from recsys.interface.batch import Batch
+from recsys.interface.labels import Label, predict
 from recsys.job.check_built import check, check_processes
 from recsys.job.run_config import RunConfig
-from recsys.labels import Label, predict
 from recsys.training.fit_at_once import FITTERS
 from recsys.training.fitted_ranking import RESTORERS
 from recsys.training.loaders import loader_on_cpu, split_loader

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from recsys.base.console import bar, say_once
 from recsys.base.errors import NotFinite, UserError
-from recsys.batch import Batch
 from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
@@ -18,6 +17,7 @@ from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files import manifest
+from recsys.interface.batch import Batch
 from recsys.job.build import build_model
 from recsys.job.kinds import FittedRankingKind, ModelKind, RankingKind
 from recsys.job.run_config import RunConfig

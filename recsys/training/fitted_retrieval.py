@@ -8,7 +8,6 @@ import torch
 from recsys.base.console import bar, say
 from recsys.base.errors import NotFinite, UserError
 from recsys.base.memory import GIB, available_memory
-from recsys.batch import CandidateLists
 from recsys.data.features import Fitted
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.loader.training_rows import training_lists
@@ -17,6 +16,7 @@ from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval_counts import Score
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.files import manifest
+from recsys.interface.batch import CandidateLists
 from recsys.job.build import build_model
 from recsys.job.kinds import protocol_of
 from recsys.job.run_config import RunConfig

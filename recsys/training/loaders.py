@@ -9,8 +9,8 @@ from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.loader.training_rows import untrained_unknowns
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import ALONE, Ranks
+from recsys.interface.labels import kept_negatives
 from recsys.job.run_config import RunConfig
-from recsys.labels import kept_negatives
 from recsys.training.pipelines import BASE, BATCHES_AHEAD, NONE, PIPELINES
 
 

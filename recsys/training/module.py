@@ -12,16 +12,16 @@ from torchrec.distributed import DistributedModelParallel
 
 from recsys.base.console import say_once
 from recsys.base.errors import NotFinite, UserError
-from recsys.batch import Batch
 from recsys.distributed.ranks import fail_together, first_problem
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.evaluation.metrics_table import monitored
+from recsys.interface.batch import Batch
 from recsys.losses import LabelLosses
+from recsys.losses.task import RetrievalTask, Task
 from recsys.models.common.items import NextItems
 from recsys.models.common.layers import has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.sharded_model import Placement, ShardedModel
-from recsys.task import RetrievalTask, Task
 from recsys.training.compiled import CompiledModel, Eager, compiled_model, recompute_blocks
 from recsys.training.ema import Ema, averaged_weights
 from recsys.training.module_settings import Beginning, Updates

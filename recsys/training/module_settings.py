@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.batch import Interactions
+from recsys.interface.batch import Interactions
 from recsys.training.run_state import RunState
 
 MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]

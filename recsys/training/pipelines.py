@@ -17,7 +17,7 @@ from torchrec.distributed.train_pipeline.runtime_forwards import KJTAllToAllForw
 from torchrec.distributed.train_pipeline.tracing import Tracer
 from torchrec.distributed.types import ShardedModule
 
-from recsys.batch import Batch
+from recsys.interface.batch import Batch
 from recsys.training.step import Step
 
 NONE, BASE, SPARSE_DIST, PREFETCH = "none", "base", "sparse_dist", "prefetch"

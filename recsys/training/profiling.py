@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from recsys.base.console import results, say
 
 if TYPE_CHECKING:
-    from recsys.batch import Batch
+    from recsys.interface.batch import Batch
 
 PARTS = ("forward", "backward", "optimizer")
 PENDING = 50  # number of steps after which GPU events are read

@@ -10,7 +10,7 @@ from pydantic import NonNegativeFloat
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from recsys.ranges import Count, Natural
+from recsys.base.ranges import Count, Natural
 
 
 def warmup_polynomial(

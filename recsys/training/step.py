@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from recsys.base.errors import NotFinite
-from recsys.batch import Batch
+from recsys.interface.batch import Batch
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.sharded_model import ShardedModel
 from recsys.sharding.start_from import start_from

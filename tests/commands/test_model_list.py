@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from recsys import model_list, train
+from recsys import train
 from recsys.config.compose import compose, conf_dir
 from recsys.job.run_config import RunConfig
+from recsys.sweep import model_list
 
 
 def listed(

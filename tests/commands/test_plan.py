@@ -16,7 +16,7 @@ from recsys.base.errors import DoesNotFit, UserError
 from recsys.base.memory import GIB
 from recsys.config.compose import compose
 from recsys.distributed.ranks import ensure_process_group
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.plan import main, plan, try_all
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.estimate.compare import best_first

@@ -12,11 +12,11 @@ import torch
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, compose_file, conf_dir
 from recsys.data.features import feature_spec
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
 from recsys.job.build import build_model
 from recsys.job.check_built import check
 from recsys.job.run_config import RunConfig
-from recsys.labels import BinaryLabel
 from recsys.stages.assemble import build_parts
 from recsys.sweep.begin import _config
 from recsys.sweep.search import check_method

@@ -12,10 +12,10 @@ import yaml
 from recsys import losses
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, conf_dir
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.features import FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
 from recsys.job.build import build_model, locate
 from recsys.job.run_config import RunConfig
-from recsys.labels import BinaryLabel
 from recsys.losses import tasks
 from recsys.models.protocols import model_kind
 from recsys.schema import class_facts, signatures

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 import torch
 
-from recsys.batch import Batch
 from recsys.evaluation.binary import Scores, binary_metrics
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.evaluation.retrieval_metrics import ranking_metrics
-from recsys.labels import BinaryLabel, ClassLabel, NumberLabel
+from recsys.interface.batch import Batch
+from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel
 
 
 def write_run(

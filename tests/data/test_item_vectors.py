@@ -17,7 +17,7 @@ from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.features.vectors import Vectors, parse_way
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.items import Items
 
 YAML = """

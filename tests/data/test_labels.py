@@ -17,7 +17,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, mean_absolute_error, roc_auc_score
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch
 from recsys.data.features import Fitted, ResolvedData
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.check_data import check_data, check_files
@@ -29,8 +28,9 @@ from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.collected_rows import Rows
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.evaluation.value_metrics import NumberMetrics
-from recsys.features import FeatureSpec
-from recsys.labels import BinaryLabel, ClassLabel, Label, NumberLabel, columns, predict
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
+from recsys.interface.labels import BinaryLabel, ClassLabel, Label, NumberLabel, columns, predict
 from recsys.losses import CrossEntropy, FocalLoss, Huber, LabelLosses, Tasks, label_loss
 from recsys.schema.data_schema import (
     DenseConfig,

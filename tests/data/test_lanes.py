@@ -9,8 +9,8 @@ import pytest
 from recsys.data.features import LABEL
 from recsys.data.loader.lanes import parts_of
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
 
 ROWS, STEP = 1000, 48
 SPEC = FeatureSpec(

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch
 from recsys.data.features import LABEL
 from recsys.data.features.batch_tensors import batch_of
 from recsys.data.loader import parquet_loader
@@ -25,7 +24,8 @@ from recsys.data.loader.parquet_loader import ParquetLoader, balanced
 from recsys.data.loader.row_groups import RowGroups
 from recsys.data.prepare import writer as write
 from recsys.data.prepare.writer import PartWriter
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 
 SINGLE = (SparseFeature("s", 5000, "s"), SparseFeature("t", 50, "t"))
 MULTI = (SparseFeature("m", 40, "m", multi_valued=True), SparseFeature("n", 40, "m", "mean", multi_valued=True))

@@ -13,7 +13,7 @@ from recsys.data.features import ResolvedData
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.features import DenseFeature
+from recsys.interface.features import DenseFeature
 from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig

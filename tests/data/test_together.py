@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 import torch
 
-from recsys.batch import Batch
 from recsys.data.features import GROUP, ResolvedData
 from recsys.data.features.group_features import add_group_features
 from recsys.data.features.value_index import group_numbers
@@ -18,6 +17,7 @@ from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.interface.batch import Batch
 from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SparseConfig
 
 ROWS, GROUPS = 1500, 130

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.losses.task import Task
 from recsys.models.bst import BST
 from recsys.models.dien import DIEN
 from recsys.models.din import DIN
@@ -17,7 +18,6 @@ from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
-from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.models.dlrm import DLRM
 
 

@@ -7,7 +7,7 @@ import torch
 
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.binary import BinaryMetrics
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 
 
 def measure(

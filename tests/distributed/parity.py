@@ -11,15 +11,15 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.losses.task import Task
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.optimizers import sparse_optimizer
 from recsys.sharding.planner import make_planner, this_machine, topology
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.tables import lay_out_tables
-from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

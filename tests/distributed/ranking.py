@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 import recsys.evaluation.retrieval_counts
-from recsys.batch import JaggedIds
 from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.retrieval_protocols import Protocols
+from recsys.interface.batch import JaggedIds
 
 N, ROWS = 41, 23
 CUTS = {1: [0, 23], 2: [0, 17, 23], 4: [0, 9, 9, 21, 23]}  # of four ranks one has no row

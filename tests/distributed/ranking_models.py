@@ -7,14 +7,14 @@ from small_models import SMALL, TASKS
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
+from recsys.losses.task import Task
 from recsys.models.dlrm import DLRM
 from recsys.models.dnn import DNN
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
-from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

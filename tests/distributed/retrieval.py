@@ -7,20 +7,20 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, JaggedIds
-from recsys.candidates import Candidates
 from recsys.evaluation.evaluators import RetrievalEvaluator
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.retrieval_protocols import Protocols
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch, JaggedIds
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import FullSoftmax
+from recsys.losses.task import RetrievalTask
 from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
 from recsys.models.two_tower import TwoTower
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
-from recsys.task import RetrievalTask
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

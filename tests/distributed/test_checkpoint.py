@@ -12,7 +12,8 @@ from forks import fork
 from parity import Case, Trained, blocks_of, reference
 from processes import run
 
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.features import FeatureSpec, SparseFeature
+from recsys.losses.task import Task
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import sharded_checkpoint
@@ -20,7 +21,6 @@ from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.sharding.reshard import rewrite
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
-from recsys.task import Task
 from recsys.training.module import RecsysModule
 
 ROWWISE = ["rowwise_adagrad", "partial_rowwise_adam"]

@@ -13,7 +13,7 @@ from processes import run
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 from recsys.data.features import LABEL
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 
 ROWS = 1013  # neither 2, 4 nor the batch divides it: last batches are uneven, and one rank has one row more
 

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec, SparseFeature
+from recsys.losses.task import Task
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.start_from import start_from
-from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

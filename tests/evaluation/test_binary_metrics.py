@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 from recsys.base.errors import NotFinite
-from recsys.batch import Batch
 from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.binary import BINS, BinaryMetrics, Scores, binary_metrics, gauc, group_aucs, sampled, undefined
 from recsys.evaluation.evaluators import LabelsEvaluator
-from recsys.labels import BinaryLabel
+from recsys.interface.batch import Batch
+from recsys.interface.labels import BinaryLabel
 
 SOME = st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 3)), min_size=2, max_size=200)
 

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.batch import JaggedIds
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.retrieval_protocols import Protocols
+from recsys.interface.batch import JaggedIds
 from recsys.training.baselines import PopularItems
 
 

@@ -25,8 +25,8 @@ from recsys.export.fused_tables import FusedTable, TablePart, fuse, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
 from recsys.export.retrieval_graph import ITEMS, QueryGraph
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.bst import BST
 from recsys.models.comirec import ComiRec

@@ -10,15 +10,15 @@ import torch
 from model_inputs import random_arrays
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.batch_tensors import BatchTensors
 from recsys.export.artefact.folder import GRAPH
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.session import open_session
 from recsys.export.trees import COLUMNS, OUTPUTS, write_steps, write_trees
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict
 from recsys.models.gbm import GBM
 
 pytest.importorskip("lightgbm")

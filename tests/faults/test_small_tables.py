@@ -7,13 +7,13 @@ import torch
 from processes import run
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.losses.task import Task
 from recsys.models.dlrm import DLRM
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
 from recsys.sharding.sharders import TYPES
-from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Updates
 

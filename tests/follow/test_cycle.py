@@ -343,7 +343,10 @@ RETRIEVAL = ["model=two_tower", "data=sample_interactions_retrieval"]
     ("more", "message"),
     [
         ({"train": ["model=dlmr", "data=sample_drifting"]}, "model=dlmr: .*did you mean dlrm"),
-        ({"train": ["model=ease", "data=sample_sequences"]}, "train: the model EASE is fitted at once, and cannot start"),
+        (
+            {"train": ["model=ease", "data=sample_sequences"]},
+            "train: the model EASE is fitted at once, and cannot start",
+        ),
         ({"train": ["model=dnn", "data=sample_sales", "loss=mse"]}, "is a label of kind regression"),
         ({"train": RETRIEVAL, "check": {"slices": ["x"]}, "gate": {}}, "check.slices: a retrieval model predicts no"),
         ({"gate": {"change": {"ndcg@10": -0.1}}}, "gate.change.ndcg@10: is not a metric of ranking models"),

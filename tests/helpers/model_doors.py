@@ -31,7 +31,7 @@ from recsys.export.artefact.session import SingleGraph
 from recsys.export.graphs import ML, ML_OPSET, OPSET
 from recsys.export.single_graph import Transforms
 from recsys.export.triton import transforms
-from recsys.labels import predict
+from recsys.interface.labels import predict
 from recsys.online.predictor import Predictor, file_blocks
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_error import RowError

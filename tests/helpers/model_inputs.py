@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.data.features.arrays import Arrays
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
 
 # "shared" uses the first table again, so that a collection's order of features is not the spec's
 SINGLE = (SparseFeature("user", 11, "ids"), SparseFeature("item", 7, "goods"), SparseFeature("shared", 11, "ids"))

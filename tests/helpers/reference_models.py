@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]

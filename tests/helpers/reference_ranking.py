@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys.batch import JaggedIds
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.retrieval_protocols import Protocols
+from recsys.interface.batch import JaggedIds
 
 Found = dict[str, float]
 

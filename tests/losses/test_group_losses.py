@@ -14,7 +14,7 @@ from sklearn.metrics import ndcg_score
 from torch import nn
 
 from recsys.evaluation.group_metrics import group_metrics
-from recsys.labels import BinaryLabel, ClassLabel, NumberLabel
+from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel
 from recsys.losses import LabelLosses, Listwise, Pairwise, Tasks, label_loss
 from recsys.losses.groups import _discounts
 

@@ -13,9 +13,10 @@ from model_inputs import to_kjt
 from reference_models import Array, Bags, Weights, sigmoid, softmax
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
+from recsys.losses.task import Task
 from recsys.models.bst import BST
 from recsys.models.common.behaviour import history_pairs
 from recsys.models.common.layers import Dice
@@ -26,7 +27,6 @@ from recsys.models.hstu_rank import HSTURank
 from recsys.models.sdim import SDIM, HashAttention
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
-from recsys.task import Task
 
 
 def history(name: str, cardinality: int, table: str) -> SparseFeature:

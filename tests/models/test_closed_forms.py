@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from recsys.base.errors import UserError
-from recsys.batch import JaggedIds
-from recsys.candidates import Candidates
 from recsys.data.loader.training_rows import training_lists
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.export.artefact.scorers import SCORER_STATE, SCORERS
 from recsys.export.retrieval_graph import options_of
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import JaggedIds
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.models import ease, item_knn, slim
 from recsys.models.common import co_occurrence as interactions
 from recsys.models.ease import EASE

@@ -13,11 +13,11 @@ from small_models import SMALL, TASKS
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features.resolved_data import resolve
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.features import FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
 from recsys.job.build import with_dims
 from recsys.job.check_config import check_config
 from recsys.job.run_config import RunConfig
-from recsys.labels import BinaryLabel
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.din import DIN
 from recsys.models.lr import LogisticRegression

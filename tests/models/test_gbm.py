@@ -13,9 +13,9 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel, ClassLabel, NumberLabel, predict
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel, predict
 from recsys.models.common.boosters import Fitting, TreeRows, booster_of
 from recsys.models.gbm import GBM, columns_of
 

@@ -16,13 +16,13 @@ from stand_in_gpu import GPU, TABLES, OnGpu, stand_in_gpu, to_gpu
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, Interactions
-from recsys.candidates import Candidates
 from recsys.config.compose import compose, conf_dir
 from recsys.data.features import feature_spec
 from recsys.data.features.batch_tensors import BatchTensors
 from recsys.distributed.ranks import process_group
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch, Interactions
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.job.run_config import RunConfig
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig

@@ -12,12 +12,13 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch, Interactions
-from recsys.candidates import Candidates
 from recsys.distributed.ranks import process_group
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch, Interactions
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.losses import BCE, BPR, CosineContrastive, SampledSoftmax, retrieval
 from recsys.losses.retrieval import RetrievalLoss
+from recsys.losses.task import RetrievalTask
 from recsys.models.common.co_occurrence import item_neighbours, normalised_adjacency
 from recsys.models.lightgcn import LightGCN
 from recsys.models.mf import MF
@@ -25,7 +26,6 @@ from recsys.models.neumf import NeuMF
 from recsys.models.protocols import RetrievalModel
 from recsys.models.simplex import SimpleX
 from recsys.models.ultragcn import UltraGCN
-from recsys.task import RetrievalTask
 
 Array = NDArray[np.float64]
 USERS, ITEMS, DIM = 5, 7, 4

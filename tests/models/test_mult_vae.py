@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.candidates import Candidates
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.losses import FullSoftmax
+from recsys.losses.task import RetrievalTask
 from recsys.models.mult_vae import MultVAE
-from recsys.task import RetrievalTask
 
 ITEMS, HIDDEN, LATENT, DROPOUT = 9, 5, 3, 0.4
 LISTS = FeatureSpec(

@@ -12,7 +12,7 @@ from small_models import SMALL
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.features import DenseFeature, FeatureSpec
+from recsys.interface.features import DenseFeature, FeatureSpec
 from recsys.job.build import build_model
 from recsys.job.check_config import check_config
 from recsys.job.run_config import RunConfig

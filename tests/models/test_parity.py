@@ -20,7 +20,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from recsys.config.compose import compose
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.autoint import AutoInt
 from recsys.models.common.layers import MLP
 from recsys.models.dcn import DCN

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, segment_ids_of
-from recsys.candidates import Candidates
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch, segment_ids_of
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import BCE, FullSoftmax, Popularity
+from recsys.losses.task import RetrievalTask
 from recsys.models import hstu
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.comirec import ComiRec
@@ -24,7 +25,6 @@ from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
 from recsys.models.sasrec import SASRec
 from recsys.models.transformer import Transformer, TransformerBlock
-from recsys.task import RetrievalTask
 
 N = 13  # candidates, 0 among them
 LISTS = [[3, 5, 3, 7], [], [2], [1, 2, 3, 4, 5, 6, 12], [9, 8]]

@@ -11,8 +11,8 @@ from model_inputs import BAGGED, SINGLE, draw, randomise, spec, to_kjt
 from small_models import TASKS
 from torch import nn
 
-from recsys.features import FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel, ClassLabel, Label, NumberLabel
+from recsys.interface.features import FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel, ClassLabel, Label, NumberLabel
 from recsys.models.esmm import ESMM, logit_of_product
 from recsys.models.mmoe import MMoE
 from recsys.models.ple import PLE

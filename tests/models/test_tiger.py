@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.candidates import Candidates
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.losses import Likelihood
+from recsys.losses.task import RetrievalTask
 from recsys.models.common.decoder import UNIT, BeamScorer, CodeTrie, DecoderLayer, EncoderLayer
 from recsys.models.tiger import TIGER
-from recsys.task import RetrievalTask
 
 SIZE, LEVELS = 5, 3  # codes are 1 ... 4; 0 is for items without codes
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.models.two_tower import TwoTower
 from recsys.schema.data_schema import DataConfig, GroupConfig, ItemsConfig, LabelConfig, SparseConfig, SplitConfig
 from recsys.schema.source_schema import SourceConfig

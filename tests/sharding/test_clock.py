@@ -14,8 +14,9 @@ from torch import nn
 from torchrec.distributed.planner import Topology
 
 from recsys.config.compose import compose
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.labels import BinaryLabel
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.labels import BinaryLabel
+from recsys.losses.task import Task
 from recsys.models.bst import BST
 from recsys.models.dien import DIEN
 from recsys.models.din import DIN
@@ -51,7 +52,6 @@ from recsys.sharding.estimate.clock import (
 from recsys.sharding.estimate.compare import PlanAttempt, best_first, verdict
 from recsys.sharding.estimate.dense_work import DenseWork, KernelWork, dense_work, few_rows
 from recsys.sharding.estimate.report import DeviceReport, PlanReport, exchanged, reduced
-from recsys.task import Task
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu")]

@@ -16,7 +16,7 @@ from torchrec.distributed.planner.types import ShardingOption
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.plan import plan
 from recsys.schema.command_schemas import ClusterConfig

@@ -11,19 +11,19 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch
 from recsys.config.compose import compose
 from recsys.distributed.ranks import process_group
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.job.check_config import check_config
 from recsys.job.run_config import RunConfig, precision_of
+from recsys.losses.task import Task
 from recsys.models.common import layers
 from recsys.models.din import DIN
 from recsys.models.dlrm import DLRM
 from recsys.models.dnn import DNN
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharded_model import Placement
-from recsys.task import Task
 from recsys.training import compiled, module
 from recsys.training.module_settings import Updates
 from recsys.training.run import train

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from torch import Tensor
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import Arrays, single_valued
 from recsys.data.features.blocks import label_column
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 
 if TYPE_CHECKING:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-    from recsys.batch import Batch
-    from recsys.candidates import Candidates
+    from recsys.interface.batch import Batch
+    from recsys.interface.candidates import Candidates
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class BatchTensors:
 
     def batch(self, labels: np.ndarray | None = None) -> Batch:
         """Return the rows as a Batch. labels: (B, T), zeros of one label by default."""
-        from recsys.batch import Batch  # imports torchrec
+        from recsys.interface.batch import Batch  # imports torchrec
 
         columns = np.zeros((self.rows, 1), np.float32) if labels is None else labels.astype(np.float32)
         return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(columns.reshape(self.rows, -1)))
@@ -81,7 +81,7 @@ class BatchTensors:
 
 def candidates_of(fitted: Fitted) -> Candidates:
     """Return the items that retrieval models rank, with their popularity and features."""
-    from recsys.candidates import Candidates  # online serving does not need it
+    from recsys.interface.candidates import Candidates  # online serving does not need it
 
     counts = fitted.item_vocabulary["count"].to_numpy()
     popularity = np.zeros(1 + len(fitted.candidates), np.float32)

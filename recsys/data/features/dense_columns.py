@@ -20,7 +20,7 @@ from recsys.data.features.training_statistics import Counts, Statistic
 from recsys.data.features.value_index import mix
 from recsys.data.features.value_types import Moment, Number, Text, Time, ValueType, Vector
 from recsys.data.features.vectors import check_vectors
-from recsys.features import DenseFeature
+from recsys.interface.features import DenseFeature
 from recsys.schema.data_schema import DenseConfig, VectorsConfig
 
 # the number of hours, weekdays and months, and an expression that numbers them from 0

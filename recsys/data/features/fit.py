@@ -22,8 +22,8 @@ from recsys.data.features.row_contents import Contents, content_columns, numbers
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.steps import Params
 from recsys.data.features.training_statistics import Counts, Mergeable, Statistic, ValueSample
-from recsys.features import OUT_OF_VOCABULARY
-from recsys.labels import Label
+from recsys.interface.features import OUT_OF_VOCABULARY
+from recsys.interface.labels import Label
 
 
 @dataclass

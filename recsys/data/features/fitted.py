@@ -23,10 +23,10 @@ from recsys.data.features.steps import Params
 from recsys.data.features.value_index import MAX_DICT_ROWS, ValueIndex
 from recsys.data.features.value_types import Text, ValueType
 from recsys.data.features.vectors import Vectors
-from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.files import manifest
 from recsys.files.atomic import write_text
-from recsys.labels import Label
+from recsys.interface.features import OUT_OF_VOCABULARY, FeatureSpec
+from recsys.interface.labels import Label
 from recsys.schema.data_schema import DataConfig, ItemsConfig
 
 VOCABULARIES = "vocabularies"

@@ -28,7 +28,7 @@ from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_contents import targets
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_index import shares
-from recsys.features import OUT_OF_VOCABULARY
+from recsys.interface.features import OUT_OF_VOCABULARY
 from recsys.schema.data_schema import ItemsConfig
 
 WAITING_TRAININGS = 10  # after which a value that has no row and does not come again is forgotten

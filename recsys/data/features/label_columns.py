@@ -7,13 +7,13 @@ from typing import Any
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
+from recsys.base.ranges import FLOAT32_MAX
 from recsys.data.features.blocks import GROUP, WEIGHT, label_column
 from recsys.data.features.label_kinds import BinaryLabelColumn, LabelColumn
 from recsys.data.features.resolved_data import ResolvedData, plain_labels
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import Check, as_number, is_missing
-from recsys.labels import Label
-from recsys.ranges import FLOAT32_MAX
+from recsys.interface.labels import Label
 from recsys.schema.data_schema import LabelConfig
 
 

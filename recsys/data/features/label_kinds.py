@@ -12,7 +12,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import BLANK, WEIGHT
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import as_number, as_value
-from recsys.labels import BinaryLabel, ClassLabel, Label, LabelKind, NumberLabel
+from recsys.interface.labels import BinaryLabel, ClassLabel, Label, LabelKind, NumberLabel
 from recsys.schema.data_schema import LabelConfig
 from recsys.schema.source_schema import SourceConfig
 

@@ -13,8 +13,8 @@ from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.row_sources import C, FeatureEntry, LookBack, RowSource
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_types import Text, ValueType
-from recsys.features import FeatureSpec, SparseFeature
-from recsys.labels import Label
+from recsys.interface.features import FeatureSpec, SparseFeature
+from recsys.interface.labels import Label
 from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig
 
 

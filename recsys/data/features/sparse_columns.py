@@ -9,7 +9,7 @@ from recsys.data.features.encoders import Encoder
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Cross, FeatureEntry, LookBack, RowSource, Separated
 from recsys.data.features.value_types import Moment, ValueType
 from recsys.data.features.vectors import check_vectors
-from recsys.features import Pooling
+from recsys.interface.features import Pooling
 from recsys.schema.data_schema import SparseConfig, TableVectorsConfig
 
 

@@ -18,9 +18,9 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
+from recsys.base.ranges import FLOAT32_MAX
 from recsys.data.features.training_statistics import Moments, Statistic, ValueSample
 from recsys.data.features.value_types import Number, ValueType
-from recsys.ranges import FLOAT32_MAX
 
 Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
 Columns = Mapping[str, np.ndarray]  # the numbers of F features with the same transform: name -> (F, 1) float64

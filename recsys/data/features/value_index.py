@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.features import OUT_OF_VOCABULARY
+from recsys.interface.features import OUT_OF_VOCABULARY
 
 MAX_CHANGED = 0.25  # of the values: an index with more changes builds a dict of its own
 MAX_DICT_ROWS = 256  # with at most this many rows a dict is faster, because polars hashes the whole table in every call

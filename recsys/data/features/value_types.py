@@ -9,10 +9,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import polars as pl
 
+from recsys.base.ranges import FLOAT32_MAX
 from recsys.data.features.blocks import BLANK
 from recsys.data.features.vectors import normalise
 from recsys.files.text_values import as_text
-from recsys.ranges import FLOAT32_MAX
 from recsys.schema.source_schema import SourceConfig
 
 # 2024-01-31, 2024/01/31 or 20240131; then T or a space, 12:34, 12:34:56 or 123456, a fraction; then Z or +02:00

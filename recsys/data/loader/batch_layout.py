@@ -11,11 +11,11 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch, CandidateIds, CandidateLists
 from recsys.data.features import HISTORY, TARGETS
 from recsys.data.features.arrays import dense_slices
 from recsys.data.features.blocks import GROUP, WEIGHT, label_column
-from recsys.features import FeatureSpec
+from recsys.interface.batch import Batch, CandidateIds, CandidateLists
+from recsys.interface.features import FeatureSpec
 
 KEPT_BUFFERS = 25  # arrays of the chunks in memory, about six for each
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torchrec.streamable import Pipelineable
 
-from recsys.batch import Batch
+from recsys.interface.batch import Batch
 
 COPIED_AHEAD = 2  # batches on the GPU beside the one in use
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
+from recsys.interface.batch import Batch
 
 
 @dataclass(frozen=True)

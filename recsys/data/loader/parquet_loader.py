@@ -29,14 +29,14 @@ import torch
 from torchrec.streamable import Pipelineable
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch
 from recsys.data.features.blocks import GROUP
 from recsys.data.loader.batch_layout import BatchColumns, ChunkLayout, LaidOutChunk
 from recsys.data.loader.device_copies import copied_ahead, pinned_ahead, with_upcoming
 from recsys.data.loader.lanes import lane_batches, parts_of
 from recsys.data.loader.row_groups import RowGroup, RowGroups, row_groups, segments
-from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.files.manifest import BackgroundCheck
+from recsys.interface.batch import Batch
+from recsys.interface.features import OUT_OF_VOCABULARY, FeatureSpec
 
 CHUNKS_AHEAD = 2  # chunks prepared while one is being used
 MAX_DROPPED = 0.05  # share of an epoch's rows

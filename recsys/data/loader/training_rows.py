@@ -7,11 +7,11 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.batch import CandidateIds, CandidateLists, Interactions, ItemRows, item_rows
 from recsys.data.features import HISTORY
 from recsys.data.prepare.prepared import Prepared
-from recsys.features import OUT_OF_VOCABULARY, SparseFeature
 from recsys.files.manifest import UNREADABLE, DamagedFile
+from recsys.interface.batch import CandidateIds, CandidateLists, Interactions, ItemRows, item_rows
+from recsys.interface.features import OUT_OF_VOCABULARY, SparseFeature
 
 FIRST_ROWS = 1_000_000  # of a split, that are looked at
 

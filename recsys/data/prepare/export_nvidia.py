@@ -25,8 +25,8 @@ from recsys.data.features import LABEL as OUR_LABEL
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw.nvidia_spec import CATEGORICAL, LABEL, NUMERICAL
-from recsys.features import FeatureSpec
 from recsys.files.atomic import whole_folder
+from recsys.interface.features import FeatureSpec
 
 LABEL_NAME = "label"
 IDS = (np.int8, np.int16, np.int32)

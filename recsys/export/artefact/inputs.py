@@ -13,7 +13,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays, single_valued
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import Number
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.online.servable import Datatype, TensorSpec
 
 Feed = dict[str, np.ndarray]

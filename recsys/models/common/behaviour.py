@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.models.common.lists import padded_length
 

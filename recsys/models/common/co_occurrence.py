@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import CandidateIds, Interactions, ItemLists, ItemRows, JaggedIds, segment_ids_of
-from recsys.features import FeatureSpec
+from recsys.interface.batch import CandidateIds, Interactions, ItemLists, ItemRows, JaggedIds, segment_ids_of
+from recsys.interface.features import FeatureSpec
 
 _CHUNK = 1024  # number of items whose co-occurrences are counted at a time
 

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from recsys.candidates import Candidates
-from recsys.features import FeatureSpec
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import Attention, attend, mix_padded
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import padded_length, padded_to

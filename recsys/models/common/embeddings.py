@@ -12,7 +12,7 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, Emb
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 
 
 class OwnDims(nn.Module):

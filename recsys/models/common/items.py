@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
-from recsys.batch import Batch, CandidateIds, item_rows
-from recsys.candidates import Candidates
-from recsys.features import FeatureSpec
+from recsys.interface.batch import Batch, CandidateIds, item_rows
+from recsys.interface.candidates import Candidates
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.models.common.lists import (
     ends_of,

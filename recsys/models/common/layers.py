@@ -7,7 +7,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 
 ALIGNED = 8  # 16-bit numbers of the 16 bytes that Tensor Cores' kernels load at once
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from recsys.batch import segment_ids_of
+from recsys.interface.batch import segment_ids_of
 
 T = TypeVar("T")
 GROUPS = 4  # of lists that are padded together

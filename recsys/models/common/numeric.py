@@ -14,8 +14,8 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import FeatureSpec
-from recsys.ranges import Width
+from recsys.base.ranges import Width
+from recsys.interface.features import FeatureSpec
 
 
 class NumericEmbedding(nn.Module):

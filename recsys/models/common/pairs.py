@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import copied_index
 from recsys.models.common.items import QueryBatch
 from recsys.models.common.lists import as_lists, first_kept, list_of_each, padded_length, true_places

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys.features import FeatureSpec
+from recsys.interface.features import FeatureSpec
 from recsys.models.common.layers import MLP
 
 

@@ -20,8 +20,8 @@ from torch.utils.flop_counter import flop_registry
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
+from recsys.interface.batch import Batch
+from recsys.interface.features import FeatureSpec
 
 FEW_ROWS = 8  # of a table; also the distance of the three numbers of rows that run
 WITHOUT_WORK = {

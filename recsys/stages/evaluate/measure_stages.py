@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from recsys.base.console import bar
-from recsys.batch import JaggedIds
 from recsys.evaluation.list_metrics import ListMetrics, similarities
 from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval_metrics import MISSED, query_metrics
+from recsys.interface.batch import JaggedIds
 from recsys.online.servable import Query
 from recsys.stages.lists_for_requests import BATCH
 from recsys.stages.merge import Retrieved

@@ -97,9 +97,9 @@ def needs(cfg: RunConfig) -> str:
     """Return the data that a model needs: the plainest of some made-up features that it can be built for."""
     import torch
 
-    from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+    from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
+    from recsys.interface.labels import BinaryLabel
     from recsys.job.build import build_model
-    from recsys.labels import BinaryLabel
 
     user, item, kind = (SparseFeature(n, 9, n) for n in ("user", "item", "kind"))
     before, kinds = (SparseFeature(f"{n}s", 9, n, multi_valued=True, sequence=True) for n in ("item", "kind"))

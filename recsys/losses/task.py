@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
-from recsys.batch import Batch
-from recsys.candidates import Candidates
-from recsys.labels import BinaryLabel, Label
+from recsys.interface.batch import Batch
+from recsys.interface.candidates import Candidates
+from recsys.interface.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
 from recsys.models.common.items import Items, Scorer
 from recsys.models.protocols import AuxiliaryLoss

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from recsys.labels import BinaryLabel, Label
+from recsys.interface.labels import BinaryLabel, Label
 
 Pooling = Literal["sum", "mean"]
 OUT_OF_VOCABULARY = 0  # id of rare and unseen values in every table
@@ -64,7 +64,7 @@ class FeatureSpec:
 
     Data for retrieval has two more fields:
     item: the sparse feature whose values are the candidates
-    items: features of each candidate other than its id (recsys.candidates)
+    items: features of each candidate other than its id (recsys.interface.candidates)
     item_ids: whether an item's vector has a part that is learned for its id
 
     >>> user, item = SparseFeature("user", 1000, "user"), SparseFeature("item", 500, "item")

@@ -1,0 +1,1 @@
+"""What models see: the features of a data set, batches, labels and candidates."""
