@@ -55,11 +55,9 @@ def _config(composed: DictConfig) -> RunConfig:
     from hydra.core.hydra_config import HydraConfig
 
     from recsys.job.config_of import config_of
-    from recsys.job.run_config import RunConfig
 
-    hydra = HydraConfig.get()
-    is_whole = hydra.job.config_name != "train"  # the config.yaml of a run
-    return RunConfig.of(composed) if is_whole else config_of(hydra.overrides.task, composed)
+    hydra = HydraConfig.get()  # another config than train is the config.yaml of a run
+    return config_of(hydra.overrides.task, composed, is_whole=hydra.job.config_name != "train")
 
 
 class _TrainModule(ModuleType):

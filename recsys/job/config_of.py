@@ -19,17 +19,21 @@ OWN = {  # keys of one start, which the next does not take over
 }
 
 
-def config_of(overrides: Sequence[str] = (), composed: DictConfig | None = None) -> RunConfig:
+def config_of(
+    overrides: Sequence[str] = (), composed: DictConfig | None = None, *, is_whole: bool = False
+) -> RunConfig:
     """Return the config of a training.
 
     Args:
         overrides: what is typed after `python -m recsys.train`.
         composed: the config that Hydra composed from them, if it has.
+        is_whole: it is the config.yaml of a run, to which nothing is added.
 
     Raises:
         UserError: an override is wrong, or the run that `resume` or `start_from` names cannot be read.
     """
-    values = composed_config(compose("train", overrides) if composed is None else composed, overrides)
+    values = compose("train", overrides) if composed is None else composed
+    values = values if is_whole else composed_config(values, overrides)
     cfg = RunConfig.of(values)
     cfg.unread = unread_line(cfg, values)
     return cfg
