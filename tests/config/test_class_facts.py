@@ -72,7 +72,7 @@ def test_facts_of_losses() -> None:
     assert {n: (f.kinds, f.within_groups) for n, f in class_facts.losses_by_name().items()} == {
         n: (c.kinds, c.within_groups) for n, c in tasks.LOSSES.items()
     }
-    assert not any(default.within_groups for default in tasks.DEFAULTS.values())  # as check_early assumes
+    assert not any(default.within_groups for default in tasks.DEFAULTS.values())  # as check_config assumes
 
 
 def test_others_have_no_facts() -> None:
