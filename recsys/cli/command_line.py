@@ -108,21 +108,7 @@ def status(
     parse: Callable[[DictConfig], Any] | None = None,
 ) -> int:
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-
-    from recsys.config.compose import (
-        COMMANDS,
-        QUIET,
-        check_hydra,
-        conf_dir,
-        file_overrides,
-        files_of_choices,
-        named,
-        object_of,
-        register,
-    )
-    from recsys.config.overrides import free_keys
+    from recsys.config.compose import register
 
     silence()
     if sys.getfilesystemencoding() != "utf-8":  # libraries that are written in Rust and C++ name files in UTF-8
@@ -134,50 +120,92 @@ def status(
     if any(a in HELP for a in given):
         words, overrides = _bare_words(given), [a for a in given if "=" in a and not a.startswith("-")]
         return call(lambda: _help(command, overrides, words), command, overrides)
+    if refused := _only_of_sweeps(command, given):
+        return say_error(refused)
     log_to(None)  # an earlier command in this process may have set its own log file
     code = 0
 
     def guarded(cfg: DictConfig) -> None:
         nonlocal code
-        from omegaconf.errors import OmegaConfBaseException
-
-        try:  # mask the secrets of the config in messages, and in this process's arguments, which W&B records
-            remember(OmegaConf.to_container(cfg, resolve=True))
-        except OmegaConfBaseException:  # an interpolation is wrong; the command will report it
-            remember(OmegaConf.to_container(cfg))
-        sys.argv[1:] = mask_overrides(sys.argv[1:])
-        check_hydra(HydraConfig.get())
+        _hide_secrets(cfg)
         with heard(cfg), reported(command, sys.argv[1:]) as outcome:
-            try:
-                config = object_of(COMMANDS[command], cfg) if parse is None else parse(cfg)
-            except WrongKey as e:
-                files = files_of_choices(HydraConfig.get().runtime.choices) if file is None else {"": file}
-                raise named(e, files, given) from e
-            function(config)
+            function(_parsed(command, cfg, parse, file))
         code = outcome.status
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
-    if flag := next((a for a in given if a in MULTIRUN), None):
-        return say_error(f"{flag}: only recsys.train can run a sweep; leave it out")
-    if command == "train" and (sweep_key := next((a for a in given if re.match(r"sweep[=.]", a)), None)):
-        return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
-    folder, name = (conf_dir(), command) if file is None else (file.resolve().parent, file.stem)
-    quiet = [] if file is None else file_overrides(file)  # argparse takes them in one row with the others
-    first = 0
-    if any(a.startswith(("--config-name", "-cn")) for a in given):  # the config.yaml of a run
-        quiet, first = QUIET, next((i for i, a in enumerate(given) if re.match(r"[\w.+~]+=", a)), len(given))
-    given = free_keys(given, command)
-    given[first:first] = quiet
-    sys.argv = [f"recsys.{command}", *given]  # hydra.main reads nothing else
+    composed_by_hydra = _hydra_main(command, guarded, given, file)
     try:
-        with explained(given, command):
-            hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
+        with explained(sys.argv[1:], command):
+            composed_by_hydra()
     except UserError as e:
         return say_mistake(str(e), e.status)
     except BrokenPipeError:  # of Hydra's print, into a pipe such as `| head`; the command's own errors come from `call`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return failures.OURS
     return code
+
+
+def _only_of_sweeps(command: str, given: Sequence[str]) -> str:
+    """Return why arguments are refused that only a sweep takes; empty if there are none."""
+    if flag := next((a for a in given if a in MULTIRUN), None):
+        return f"{flag}: only recsys.train can run a sweep; leave it out"
+    if command == "train" and (sweep_key := next((a for a in given if re.match(r"sweep[=.]", a)), None)):
+        return f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ..."
+    return ""
+
+
+def _hide_secrets(cfg: DictConfig) -> None:
+    """Mask the secrets of a config in messages, and in this process's arguments, which W&B records."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf.errors import OmegaConfBaseException
+
+    from recsys.config.compose import check_hydra
+
+    try:
+        remember(OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException:  # an interpolation is wrong; the command will report it
+        remember(OmegaConf.to_container(cfg))
+    sys.argv[1:] = mask_overrides(sys.argv[1:])
+    check_hydra(HydraConfig.get())
+
+
+def _parsed(
+    command: str,
+    cfg: DictConfig,
+    parse: Callable[[DictConfig], Any] | None,
+    file: Path | None,
+) -> object:
+    """Return a composed config as an object, before slow imports. Raises UserError with the file of a wrong key."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from recsys.config.compose import COMMANDS, files_of_choices, named, object_of
+
+    try:
+        return object_of(COMMANDS[command], cfg) if parse is None else parse(cfg)
+    except WrongKey as e:
+        files = files_of_choices(HydraConfig.get().runtime.choices) if file is None else {"": file}
+        raise named(e, files, sys.argv[1:]) from e
+
+
+def _hydra_main(
+    command: str, function: Callable[[DictConfig], None], given: Sequence[str], file: Path | None
+) -> Callable[[], None]:
+    """Return Hydra's call of the function with the config that it composes, and set sys.argv, which it reads."""
+    import hydra
+
+    from recsys.config.compose import QUIET, conf_dir, file_overrides
+    from recsys.config.overrides import free_keys
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
+    folder, name = (conf_dir(), command) if file is None else (file.resolve().parent, file.stem)
+    quiet = [] if file is None else file_overrides(file)  # argparse takes them in one row with the others
+    first = 0
+    if any(a.startswith(("--config-name", "-cn")) for a in given):  # the config.yaml of a run
+        quiet, first = QUIET, next((i for i, a in enumerate(given) if re.match(r"[\w.+~]+=", a)), len(given))
+    arguments = free_keys(given, command)
+    arguments[first:first] = quiet
+    sys.argv = [f"recsys.{command}", *arguments]  # hydra.main reads nothing else
+    main: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(function)
+    return main
 
 
 def _help(command: str, overrides: list[str], words: list[str]) -> None:

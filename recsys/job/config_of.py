@@ -1,6 +1,7 @@
 """The config of a training: that of the command line, or that of the run it resumes or starts from with new keys."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
@@ -35,7 +36,7 @@ def config_of(
     values = compose("train", overrides) if composed is None else composed
     values = values if is_whole else composed_config(values, overrides)
     cfg = RunConfig.of(values)
-    cfg.unread = unread_line(cfg, values)
+    cfg.unread = partial(unread_line, cfg, values)
     return cfg
 
 

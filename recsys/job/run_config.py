@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import fields
 from functools import cached_property
@@ -23,12 +23,12 @@ class RunConfig(run_schema.TrainConfig):
     """A training config whose data is resolved. Do not set its values: `changed` makes another one.
 
     plain: all values as plain containers, which the run's config.yaml and loggers get
-    unread: a line about keys that were typed, and that the run does not read; None if there are none
+    unread: returns a line about keys that were typed, and that the run does not read, or None
     """
 
     data: ResolvedData
     plain: dict[str, Any]
-    unread: str | None
+    unread: Callable[[], str | None]
 
     @classmethod
     def of(cls, cfg: object) -> RunConfig:
@@ -41,7 +41,7 @@ class RunConfig(run_schema.TrainConfig):
         names = [field.name for field in fields(run_schema.TrainConfig)]
         parsed = object_of(run_schema.TrainConfig, cfg)
         made, values = cls.__new__(cls), plain(parsed)
-        vars(made).update({name: vars(parsed)[name] for name in names}, data=data_of(parsed.data), unread=None)
+        vars(made).update({name: vars(parsed)[name] for name in names}, data=data_of(parsed.data), unread=lambda: None)
         made.plain = {name: values[name] for name in names}
         return made
 

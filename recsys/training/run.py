@@ -174,8 +174,8 @@ def check_raw_files(cfg: RunConfig) -> tuple[RunConfig, SplitFiles | None]:
     check_config(cfg)
     run_to_resume(cfg)
     cfg = check_start(cfg)
-    if cfg.unread is not None:
-        say(cfg.unread)
+    if (line := cfg.unread()) is not None:
+        say(line)
     check_root(cfg.data)
     if not names_files(cfg.data):
         return cfg, None
