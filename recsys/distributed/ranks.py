@@ -1,7 +1,6 @@
 """This process's rank in the job, and the process group."""
 
 import contextlib
-import json
 import logging
 import os
 import socket
@@ -16,8 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from torch.distributed import PrefixStore, Store
-
 from recsys.base import console
 from recsys.base.console import quiet
 from recsys.base.cores import STORE, threads_taken
@@ -29,7 +26,6 @@ FOREVER = timedelta(days=30)  # timeout of ranks that wait for rank 0 to prepare
 # Messages for TorchRec's developers: about replicated tables, and, on GPUs, about the environment that torchrun sets.
 NOTES = ("Sharding spec not found for", "Could not determine LOCAL_WORLD_SIZE")
 SEEN_SECONDS = 10.0  # time that a new file may take to appear on other hosts
-POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ def _store(ranks: Ranks, timeout: timedelta) -> Any:
         return shared
     from torch.distributed.rendezvous import rendezvous
 
-    from recsys.distributed.ranks import fresh_store
+    from recsys.distributed.rendezvous import fresh_store
 
     store, rank, world_size = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
     return fresh_store(store, rank, world_size, timeout)
@@ -281,35 +277,3 @@ def silence() -> None:
         if console.JSON in console.environment():  # theirs write text; the root logger writes JSON
             logger.handlers, logger.propagate = [], True
     logging.getLogger().addFilter(lambda r: not r.getMessage().startswith(NOTES))  # TorchRec's, of the root logger
-
-
-def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta) -> Store:
-    """Return a part of `store` that no earlier start has written to.
-
-    torchrun keeps one store over all restarts, in which gloo would find the addresses of ranks that no longer exist and
-    fail or wait for them. The number of restarts cannot be used as a prefix, because hosts may disagree on it.
-    Therefore each rank publishes a random id and waits until rank 0's offer lists it. Rank 0 may at first list ids of
-    ranks that no longer exist, so it repeats its offer until all ranks have accepted it.
-    """
-    deadline = time.monotonic() + timeout.total_seconds()
-    own = uuid.uuid4().hex
-    if rank == 0:
-        while store.add(f"met/{own}", 0) < world_size - 1:
-            _wait(deadline)
-            keys = [k for r in range(1, world_size) if store.check([k := f"rank/{r}"])]
-            store.set("offer", json.dumps([own, [store.get(k).decode() for k in keys]]))
-        return PrefixStore(own, store)
-    store.set(f"rank/{rank}", own)
-    while True:
-        if store.check(["offer"]):
-            name, listed = json.loads(store.get("offer"))
-            if own in listed:
-                store.add(f"met/{name}", 1)
-                return PrefixStore(str(name), store)
-        _wait(deadline)
-
-
-def _wait(deadline: float) -> None:
-    if time.monotonic() > deadline:
-        raise TimeoutError("not all ranks have started within trainer.timeout_minutes")
-    time.sleep(POLL_SECONDS)

@@ -21,7 +21,8 @@ from recsys.base import interrupts
 from recsys.base.errors import Unavailable, UserError
 from recsys.config.compose import compose
 from recsys.distributed import failures
-from recsys.distributed.ranks import Ranks, first_decides, fresh_store, process_group
+from recsys.distributed.ranks import Ranks, first_decides, process_group
+from recsys.distributed.rendezvous import fresh_store
 from recsys.job.resumed import AUTO
 from recsys.job.run_config import RunConfig
 from recsys.training.run_dir import RunFolder, allow_restarts, open_run_dir
