@@ -28,7 +28,7 @@ slow:
         tests/losses/test_negatives.py tests/evaluation/test_list_metrics.py
 
 # Install each extra, or `just extras redis otel`, in a fresh environment, and import what it promises. Downloads up to 3 GB.
-extras *names=`uv run --no-sync python -c "from recsys.base.extras import EXTRAS; print(*EXTRAS)"`:
+extras *names=`uv run --no-sync python -c "from recsys.base.packages import EXTRAS; print(*EXTRAS)"`:
     RECSYS_TEST_EXTRAS="{{names}}" uv run pytest -m slow tests/packages/test_extras.py -k installs
 
 # Known packages up to today, or `just lock 2026-11-15`: moves exclude-newer, and writes docs/deploy/constraints.txt.

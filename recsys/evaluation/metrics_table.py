@@ -64,8 +64,10 @@ def metric(name: str) -> Metric | None:
     bare = name.rpartition("/")[2]
     if bare in METRICS:
         return METRICS[bare]
-    stem = bare.partition("@")[0]
-    return METRICS.get(stem if "@" in bare else bare.partition("_")[0])
+    if "@" in bare:
+        return METRICS.get(bare.partition("@")[0])
+    whole = next((m for m in TARGET_METRICS if m.whole and bare.startswith(f"{m.name}_")), None)  # mrr_uniform
+    return whole or METRICS.get(bare.partition("_")[0])
 
 
 def label(name: str) -> str:

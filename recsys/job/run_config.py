@@ -1,4 +1,4 @@
-"""The config of a run, resolved once. Below `RunConfig.of`, nothing reads the DictConfig that Hydra composed."""
+"""The config of a run, parsed and resolved once."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ MIN_ALIKE = 0.99  # share of the texts of a column that have to be alike
 DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
 THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 THOUSANDS_POINT = r"^\d{1,3}(\.\d{3})+(,|$)"
-EITHER = r"^[+-]?\d{1,3},\d{3}$"  # 1,234 is a thousand or a little more than one
 SIGN = r"(?:\p{Sc}|[%‰])"  # of a currency or a share
 AMOUNT = rf"^[+-]?{SIGN}?\s?\d{{1,3}}(?:[\s.,]?\d{{3}})*(?:[.,]\d+)?\s?{SIGN}?$"
 SIGNED = rf"{SIGN}|\d\s\d"

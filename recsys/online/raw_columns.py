@@ -109,7 +109,7 @@ def column_of(data: ResolvedData, name: str, type_: RawType) -> RawColumn:
 
 
 def text_cleaner(source: SourceConfig, column: str) -> Callable[[str], str | None] | None:
-    """Return the function that does for one value what `raw.clean` does for a column; None if it does nothing."""
+    """Return the function that does for one value what `derive.clean` does for a column; None if it does nothing."""
     missing, strip = null_texts(source, column), source.strip
     if not (missing or strip):
         return None

@@ -122,12 +122,15 @@ class App:
                     raise RequestError(400, "header timeout: must be a whole number of microseconds")
                 self.core.set_timeout(request.call, int(timeout))
         path = "/" + request.path.strip("/")
-        for pattern, route in PATTERNS.items():
+        takes = ""
+        for pattern, route in PATTERNS:
             if (match := pattern.fullmatch(path)) is not None:
-                if request.method != route.method and (route.method, request.method) != ("GET", "HEAD"):
-                    raise MethodError(f"{path[:80]}: takes {route.method}, not {request.method[:20]}", route.method)
-                made = route.answer(self.core, request, **match.groupdict())
-                return made if isinstance(made, Response) else await made
+                if request.method == route.method or (route.method, request.method) == ("GET", "HEAD"):
+                    made = route.answer(self.core, request, **match.groupdict())
+                    return made if isinstance(made, Response) else await made
+                takes = takes or route.method
+        if takes:
+            raise MethodError(f"{path[:80]}: takes {takes}, not {request.method[:20]}", takes)
         if (below := re.fullmatch("/v2/(?:models/[^/]*/(?:versions/[^/]*/)?)?(.*)", path)) is not None:
             v2_infer.check_supported(below[1])
             raise RequestError(404, f"{path[:80]}: no such path of the open inference protocol")
@@ -330,8 +333,8 @@ ROUTES: list[Route] = [
     Route("GET", "/docs", "This page", _docs, answered=_TEXT, content="text/html"),
     Route("GET", "/openapi.json", "The paths as OpenAPI", lambda core, _: _json(openapi.document(core, ROUTES))),
 ]
-_VERSIONED = {re.sub("^((?:/v2)?/models/{model})", r"\1(?:/versions/{version})?", r.path): r for r in ROUTES}
-PATTERNS = {re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", path)): route for path, route in _VERSIONED.items()}
+_VERSIONED = [(re.sub("^((?:/v2)?/models/{model})", r"\1(?:/versions/{version})?", r.path), r) for r in ROUTES]
+PATTERNS = [(re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", path)), route) for path, route in _VERSIONED]
 
 
 class MethodError(RequestError):

@@ -108,7 +108,8 @@ def document(core: Core, routes: Sequence[Route]) -> dict[str, Any]:
                 "responses": _responses({"type": "object", "properties": kind.answer}),
             }
         }
-    paths |= {r.path: {r.method.lower(): r.operation} for r in routes if not r.of_each_model}
+    for route in (r for r in routes if not r.of_each_model):
+        paths.setdefault(route.path, {})[route.method.lower()] = route.operation
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "recsys", "version": server_metadata()["version"]},

@@ -85,7 +85,7 @@ class Placement:
     sharding, sparse: `sharding` and `optim.sparse` of the config
     batch_size: rows per process and step, for the planner
     local_world_size: number of processes per host
-    load_factors: share of rows that GPUs cache, by vocabulary (data.load_factors)
+    load_factors: share of rows that GPUs cache, by vocabulary (data.loader.training_rows.load_factors)
     vectors: pretrained vectors that tables start from, by vocabulary
     """
 

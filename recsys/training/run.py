@@ -1,4 +1,4 @@
-"""A run, from its config to metrics.json: begin, prepare, fit, measure, write."""
+"""A run, from its config to metrics.json: check, begin, prepare, fit, measure, write."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def train(given: DictConfig | RunConfig) -> Run:
             run_lock.check_free(Path(str(getattr(cfg, key))), key)
         if (ranks := started_by_torchrun()) is not None:
             return _train_as_rank(cfg, ranks)
-        cfg, files = check_raw_files(cfg)
-        folder, prepared = begin(cfg, files, cfg.trainer.devices)
+        cfg, files = check_inputs(cfg)
+        folder = begin(cfg, cfg.trainer.devices)
+        prepared = prepare_data(cfg, folder, files, cfg.trainer.devices)
         from recsys.training.mirror import mirrored
 
         with mirrored(cfg.checkpoint.mirror, folder.path):
@@ -73,7 +74,7 @@ def train(given: DictConfig | RunConfig) -> Run:
                 _spawn(cfg, folder, prepared)
             else:
                 with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
-                    fit(cfg, folder, prepared, alone)
+                    fit_and_write(cfg, folder, prepared, alone)
         say(f"done in {time.monotonic() - start:.0f} s")
         return Run(folder.path)
     finally:
@@ -102,7 +103,7 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
     started = started_by_torchrun()
     group = process_group(cfg.accelerator, cfg.trainer.threads, started, cfg.trainer.timeout_minutes)
     with metrics_page.heard(cfg), group as ranks:
-        fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
+        fit_and_write(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
 
 
 def _train_as_rank(cfg: RunConfig, ranks: Ranks) -> Run:
@@ -112,10 +113,10 @@ def _train_as_rank(cfg: RunConfig, ranks: Ranks) -> Run:
 
     def begin_on_rank_0() -> tuple[Path, Prepared, bool]:
         """Return what the other ranks need; each of them reads the checkpoint's state itself."""
-        checked, files = check_raw_files(cfg)
+        checked, files = check_inputs(cfg)
         checked = checked.changed({"trainer.devices": ranks.local_world_size})
-        folder, prepared = begin(checked, files, ranks.world_size, restarts)
-        return folder.path, prepared, folder.resumed
+        folder = begin(checked, ranks.world_size, restarts)
+        return folder.path, prepare_data(checked, folder, files, ranks.world_size), folder.resumed
 
     t = cfg.trainer
     with process_group(device_of(t.accelerator), t.threads, ranks, t.timeout_minutes):
@@ -124,16 +125,15 @@ def _train_as_rank(cfg: RunConfig, ranks: Ranks) -> Run:
         check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
         cfg = RunConfig.load(path / CONFIG, ours=True)
         with mirrored(cfg.checkpoint.mirror if ranks.rank == 0 else None, path):
-            fit(cfg, RunFolder(path, resumed, restarts=restarts), prepared, ranks)
+            fit_and_write(cfg, RunFolder(path, resumed, restarts=restarts), prepared, ranks)
     return Run(path)
 
 
-def begin(cfg: RunConfig, files: SplitFiles | None, world_size: int, restarts: int = 0) -> tuple[RunFolder, Prepared]:
-    """Build the parts once, open the run's folder and prepare the data. One process calls this before training begins.
+def begin(cfg: RunConfig, world_size: int, restarts: int = 0) -> RunFolder:
+    """Build the parts of the run once, to see that they fit, and open its folder. One process calls this.
 
     Args:
-        cfg: the config that `check_raw_files` returned.
-        files: the raw files that it returned.
+        cfg: the config that `check_inputs` returned.
         world_size: number of processes of the job.
         restarts: how often torchrun has restarted this job.
     """
@@ -154,15 +154,11 @@ def begin(cfg: RunConfig, files: SplitFiles | None, world_size: int, restarts: i
     if cfg.trainer.threads is None and (cores := allowed_cores()).why:
         say(f"CPU cores: {cores}")
     interrupts.advise(f"go on with resume={path}")
-    prepared = prepare(cfg, folder, files)
-    starts.begin(path, _facts(cfg, folder, prepared, world_size))
-    rows = prepared.info["rows"]
-    say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
-    return folder, prepared
+    return folder
 
 
-def check_raw_files(cfg: RunConfig) -> tuple[RunConfig, SplitFiles | None]:
-    """Run the checks that need no slow import: the config, the raw files, and the columns that the model needs.
+def check_inputs(cfg: RunConfig) -> tuple[RunConfig, SplitFiles | None]:
+    """Check what needs no slow import: the config, the run to resume or to start from, and the raw files.
 
     Returns:
         The config, with the widths of the tables of the run that it starts from, and its raw files, or None if the
@@ -206,8 +202,13 @@ def _fetch_mirror(cfg: RunConfig) -> None:
     mirror.fetch(cfg.checkpoint.mirror, path)
 
 
-def prepare(cfg: RunConfig, folder: RunFolder, files: SplitFiles | None) -> Prepared:
-    """Prepare the data of a run, and keep its transforms in the run's folder. files: the raw files"""
+def prepare_data(cfg: RunConfig, folder: RunFolder, files: SplitFiles | None, world_size: int) -> Prepared:
+    """Prepare the data of a run, keep its transforms in the run's folder, and record what the run starts with.
+
+    Args:
+        files: the raw files that `check_inputs` returned.
+        world_size: number of processes of the job.
+    """
     from recsys.data.features import Fitted
     from recsys.data.features.label_columns import check_known
     from recsys.data.prepare.engine import open_engine
@@ -229,6 +230,9 @@ def prepare(cfg: RunConfig, folder: RunFolder, files: SplitFiles | None) -> Prep
         Fitted.copy(prepared.folder, path)
     run_data.save(path, prepared)
     write_manifest(path)
+    starts.begin(path, _facts(cfg, folder, prepared, world_size))
+    rows = prepared.info["rows"]
+    say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
     return prepared
 
 
@@ -247,7 +251,7 @@ def _facts(cfg: RunConfig, folder: RunFolder, prepared: Prepared, world_size: in
     }
 
 
-def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
+def fit_and_write(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
     """Fit the model, measure it on the held-out splits, and write the results. Collective.
 
     Args:

@@ -30,7 +30,7 @@ OPTIONAL = {  # modules that few users need -> the rooms that may import them fr
 
 
 def test_the_top_has_commands_and_rooms() -> None:
-    files = {f.stem for f in ROOT.glob("*.py")} - {"__init__", "__main__", "api", "model_list"}
+    files = {f.stem for f in ROOT.glob("*.py")} - {"__init__", "__main__", "api"}
     assert files <= {*COMMANDS}, "what is no command goes into a room"
 
 

@@ -19,7 +19,7 @@ from recsys.cli import command_line
 from recsys.config.compose import compose, compose_file
 from recsys.job.check_built import check_target
 from recsys.job.run_config import RunConfig
-from recsys.training.run import check_raw_files, train
+from recsys.training.run import check_inputs, train
 
 
 @pytest.fixture
@@ -293,9 +293,9 @@ def test_what_the_config_alone_shows_needs_no_torch(own: Path, every: int) -> No
     np.save(own / "raw" / "v.npy", np.zeros((3, 6), np.float32))
     code = (
         "import json, sys\nfrom recsys.config.compose import compose\nfrom recsys.base.errors import UserError\n"
-        "from recsys.job.config_of import config_of\nfrom recsys.training.run import check_raw_files\nsaid = []\n"
+        "from recsys.job.config_of import config_of\nfrom recsys.training.run import check_inputs\nsaid = []\n"
         "for overrides in json.loads(sys.argv[1]):\n"
-        "    try:\n        said.append(str(check_raw_files(config_of(overrides))))\n"
+        "    try:\n        said.append(str(check_inputs(config_of(overrides))))\n"
         "    except UserError as e:\n        said.append(str(e))\n"
         "print(json.dumps([said, 'torch' in sys.modules]))\n"
     )
@@ -314,7 +314,7 @@ def test_calibration_of_a_loss_within_groups_is_advised_against(own: Path, capsy
     cfg = compose("train", ["data=mine", "data.root=raw", group, "loss=pairwise", "calibration=platt"])
     for share, advice in ((0.0, True), (0.3, False)):
         cfg.loss.pointwise = share
-        check_raw_files(RunConfig.of(cfg))
+        check_inputs(RunConfig.of(cfg))
         assert ("set loss.pointwise=0.3" in capsys.readouterr().err) == advice
 
 

@@ -40,7 +40,7 @@ def test_more_processes_than_one_are_refused(
     told = "trainer.devices=2: closed-form models are fitted in one process; set trainer.devices=1"
     assert capsys.readouterr().err == f"error: {told}\n"
     with pytest.raises(UserError, match=told):  # a process on each of two hosts
-        begin(RunConfig.of(compose("train", POPULARITY)), None, world_size=2)
+        begin(RunConfig.of(compose("train", POPULARITY)), world_size=2)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match=told):

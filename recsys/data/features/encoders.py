@@ -58,7 +58,8 @@ class Encoder(ABC):
             raise UserError(f"{where}.encode={c.encode}: unknown{did_you_mean(name, named)}")
         shown = encoder.chosen_by or f"encode={encoder.encode}"
         keys = {f.name for f in fields(encoder)} | (set() if encoder.chosen_by else {"encode"})
-        for key in ("encode", "buckets", "min_count"):
+        of_encoders = {f.name for e in ENCODERS.values() if e.chosen_by is None for f in fields(e)} - {"rows"}
+        for key in ("encode", *sorted(of_encoders)):  # rows may also be the expected number of a plan
             if (given := getattr(own, key)) is not None and key not in keys:
                 raise UserError(f"{where}.{key}={given}: does not apply to {shown}; remove one of them")
         for key, reason in encoder.excludes:

@@ -250,7 +250,7 @@ def building_of(target: Path) -> Path:
 
 @dataclass
 class _TrainingRows:
-    """A transforms.Training over chunks. Tables of counts are written under `scratch` and summed from there."""
+    """A features.fit.Training over chunks. Tables of counts are written under `scratch` and summed from there."""
 
     engine: Engine
     chunks: list[ParsedChunk]

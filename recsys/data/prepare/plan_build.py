@@ -23,6 +23,8 @@ from recsys.data.raw.vector_files import vector_files
 from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
 from recsys.schema.data_schema import DataConfig
 
+# keys of features that came after FORMAT 8: null ones are left out of fingerprints
+LATER_KEYS = ("where", "time_zone")
 FORMAT = 8  # increase it if a change prepares the same config and files differently
 
 
@@ -144,7 +146,7 @@ def _fingerprint(data: ResolvedData, contents: object, *, older: bool = False) -
     config["labels"] = {name: label_spec(label) for name, label in config["labels"].items()}
     kinds = [part[kind] for part in (config, config["items"]) for kind in ("dense", "sparse")]
     for c in (config["dense_defaults"], config["sparse_defaults"], *(c for kind in kinds for c in kind.values() if c)):
-        for key in ("where", "time_zone"):
+        for key in LATER_KEYS:
             if c.get(key) is None:
                 c.pop(key, None)  # as above
     config["source"] = source_spec(replace(data.source, joins=other_joins(data)))

@@ -8,7 +8,8 @@
     PREPARED/<name>-<fingerprint>.bad_rows.csv          file, line, reason, text
     PREPARED/read/<fingerprint>/                        parsed chunks of raw files (chunks.py)
 
-There are three passes: read the chunks that were not read before; fit on the training rows; apply and write. After a
+There are four passes: read the chunks that were not read before; arrange rows by group, if there are groups; fit on the
+training rows; apply and write. After a
 run is killed, the next one resumes with the first chunk that is missing.
 """
 
