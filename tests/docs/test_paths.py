@@ -11,6 +11,7 @@ PAGES = [
     *(p for p in sorted(ROOT.glob("*.md")) if p.name != "CHANGELOG.md"),
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if not {"generated", "_build"} & set(p.parts)),
 ]
+PARTS = ("recsys", "tests", "benchmarks", "experiments", "docs", ".ci")
 EXAMPLES = {"recsys/models/mymodel.py"}  # that the reader writes
 
 
@@ -31,4 +32,15 @@ def test_files_that_the_docstrings_of_modules_name_exist() -> None:
         missing = [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in existing)]
         if missing:
             unknown[file.name] = missing
+    assert unknown == {}
+
+
+def test_files_that_pages_name_without_their_package_exist() -> None:
+    """`job/build.py`, or `build.py` alone. Pages that tell of older versions are left out."""
+    existing = {f"/{f.relative_to(ROOT).as_posix()}" for part in PARTS for f in (ROOT / part).rglob("*.py")}
+    unknown = {}
+    for page in (p for p in PAGES if not {"adr", "migrate"} & set(p.parts)):
+        named = set(re.findall(r"`([\w/]+\.py)\b", page.read_text())) - EXAMPLES
+        if missing := [name for name in named if not any(path.endswith(f"/{name}") for path in existing)]:
+            unknown[page.name] = missing
     assert unknown == {}
