@@ -8,13 +8,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from recsys.evaluation.binary import Scores
-    from recsys.evaluation.retrieval_metrics import RankedTargets
+from recsys.evaluation.scores import Scores
 
 SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
 LOGLOSS = "mean of −ln P(label)"
@@ -57,7 +55,7 @@ class Metric:
 class ScoresMetric(Metric):
     """A metric of binary labels. of_scores: computes it from all rows, grouped by score, for a number of bins"""
 
-    of_scores: Callable[["Scores", int], float]
+    of_scores: Callable[[Scores, int], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +74,41 @@ class RowMetric(Metric):
         return math.sqrt(mean) if self.root else mean
 
 
+@dataclass(frozen=True)
+class RankedTargets:
+    """The expectations of the ranks of all targets, for lists of n candidates: the rank of a target is uniform over
+    greater + 1 ... greater + ties + 1.
+
+    first: (Q,) place of each query's first target
+    size: (Q,) number of targets
+    hit: (P,) probability that the target is in the list
+    gain: (P,) of 1 / log2(1 + rank) there (Järvelin & Kekäläinen 2002)
+    reciprocal: (P,) of 1 / rank there
+    precision: (P,) of the precision at its rank there
+    most_hits: (Q,) the largest possible number of targets in the list
+    largest_gain: (Q,) of an ideal order
+    places: (Q,) of the lists of a query, of which it has one, or one for each target
+    """
+
+    first: np.ndarray
+    size: np.ndarray
+    hit: np.ndarray
+    gain: np.ndarray
+    reciprocal: np.ndarray
+    precision: np.ndarray
+    most_hits: np.ndarray
+    largest_gain: np.ndarray
+    places: np.ndarray
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over the targets of each query, (P,) -> (Q,)."""
+        return np.add.reduceat(values, self.first)
+
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """Return the largest value of each query, (P,) -> (Q,)."""
+        return np.maximum.reduceat(values, self.first)
+
+
 class RetrievalMetric(Metric):
     """A metric of rankings of items. The others measure labels."""
 
@@ -84,7 +117,7 @@ class RetrievalMetric(Metric):
 class TargetsMetric(RetrievalMetric):
     """A metric of the ranks of a query's targets. of_targets: computes it for each query, (Q,)"""
 
-    of_targets: Callable[["RankedTargets"], np.ndarray]
+    of_targets: Callable[[RankedTargets], np.ndarray]
 
 
 def _errors(prediction: np.ndarray, label: np.ndarray) -> np.ndarray:

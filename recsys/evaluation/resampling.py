@@ -96,7 +96,7 @@ class Predictions:
 
     def _slowly(self, metric: ScoresMetric, count: np.ndarray) -> float:
         """Return a metric that has no quicker form here, as it is measured. count: of `weighted`"""
-        from recsys.evaluation.binary import Scores
+        from recsys.evaluation.scores import Scores
 
         weight = count if self.weight is None else count * self.weight
         return metric.of_scores(Scores.from_rows(self.probability, self.label, weight), BINS)

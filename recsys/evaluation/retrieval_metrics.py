@@ -8,7 +8,6 @@ edge of the matrix.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from recsys.distributed.ranks import gather_values
 from recsys.evaluation.list_metrics import ListMetrics, similarities
-from recsys.evaluation.metrics import TARGET_METRICS
+from recsys.evaluation.metrics import TARGET_METRICS, RankedTargets
 from recsys.evaluation.metrics_table import retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors
@@ -32,41 +31,6 @@ def ranking_metrics(
     """Return the means of `query_metrics`, which has the same parameters, over queries; NaN without queries."""
     found = query_metrics(query, greater, ties, k, one_list)
     return {name: float(values.mean()) if len(values) else math.nan for name, values in found.items()}
-
-
-@dataclass(frozen=True)
-class RankedTargets:
-    """The expectations of the ranks of all targets, for lists of n candidates: the rank of a target is uniform over
-    greater + 1 ... greater + ties + 1.
-
-    first: (Q,) place of each query's first target
-    size: (Q,) number of targets
-    hit: (P,) probability that the target is in the list
-    gain: (P,) of 1 / log2(1 + rank) there (Järvelin & Kekäläinen 2002)
-    reciprocal: (P,) of 1 / rank there
-    precision: (P,) of the precision at its rank there
-    most_hits: (Q,) the largest possible number of targets in the list
-    largest_gain: (Q,) of an ideal order
-    places: (Q,) of the lists of a query, of which it has one, or one for each target
-    """
-
-    first: np.ndarray
-    size: np.ndarray
-    hit: np.ndarray
-    gain: np.ndarray
-    reciprocal: np.ndarray
-    precision: np.ndarray
-    most_hits: np.ndarray
-    largest_gain: np.ndarray
-    places: np.ndarray
-
-    def total(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over the targets of each query, (P,) -> (Q,)."""
-        return np.add.reduceat(values, self.first)
-
-    def largest(self, values: np.ndarray) -> np.ndarray:
-        """Return the largest value of each query, (P,) -> (Q,)."""
-        return np.maximum.reduceat(values, self.first)
 
 
 def query_metrics(

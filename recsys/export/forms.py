@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.export.artefact import folder as files
-from recsys.export.artefact.compare_examples import apart
+from recsys.export.artefact.apart import apart
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.session import SingleGraph
 from recsys.export.examples import Examples

@@ -1,8 +1,8 @@
 """Behaviour that depends on the kind of model: metrics and tasks.
 
-`RunConfig.kind` is the kind of a config's model. Ranking models predict labels of rows. Retrieval models rank items for
-queries. Most models of both are trained step by step; fitted ranking models (boosted trees) and closed-form models
-(which retrieve) are fitted at once. models/protocols.py has the methods of each kind.
+`kind_of` returns the kind of a config's model, and `RunConfig.kind` keeps it. Ranking models predict labels of rows.
+Retrieval models rank items for queries. Most models of both are trained step by step; fitted ranking models (boosted
+trees) and closed-form models (which retrieve) are fitted at once. models/protocols.py has the methods of each kind.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.base.errors import UserError
 from recsys.config.safe_targets import moved
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.evaluation import metrics_table
 from recsys.interface.features import FeatureSpec
 from recsys.job.build import build_loss, build_model, locate
 from recsys.schema.class_facts import ClassFacts, LossFacts, losses_by_name, own_loss, own_model
+from recsys.schema.run_schema import TrainConfig
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +27,13 @@ if TYPE_CHECKING:
     from recsys.evaluation.evaluators import Evaluator
     from recsys.evaluation.retrieval_protocols import Protocols
     from recsys.interface.candidates import Candidates
-    from recsys.job.run_config import RunConfig
     from recsys.losses.task import RetrievalTask, Task
+
+
+class ResolvedConfig(TrainConfig):
+    """A training config whose data is resolved."""
+
+    data: ResolvedData
 
 
 class ModelKind(ABC):
@@ -49,11 +56,11 @@ class ModelKind(ABC):
     has_vectors = False
 
     @abstractmethod
-    def metric_names(self, cfg: RunConfig) -> list[str]:
+    def metric_names(self, cfg: ResolvedConfig) -> list[str]:
         """Return the names of the metrics that are measured on a split."""
 
     @abstractmethod
-    def default_monitor(self, cfg: RunConfig) -> str:
+    def default_monitor(self, cfg: ResolvedConfig) -> str:
         """Return the metric that selects the best checkpoint if the config names none."""
 
     @abstractmethod
@@ -61,12 +68,12 @@ class ModelKind(ABC):
         """Return the candidates of the data; None for ranking models."""
 
     @abstractmethod
-    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
+    def evaluator(self, cfg: ResolvedConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
         """Return the evaluator of the task."""
 
     @abstractmethod
     def build_task(
-        self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
+        self, cfg: ResolvedConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
     ) -> Task | RetrievalTask:
         """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
 
@@ -82,10 +89,10 @@ class RankingKind(ModelKind):
     name = "ranking"
     scores_rows = True
 
-    def metric_names(self, cfg: RunConfig) -> list[str]:
+    def metric_names(self, cfg: ResolvedConfig) -> list[str]:
         return metrics_table.label_names(_label_kinds(cfg), gauc=bool(cfg.metrics.gauc), group_ks=_group_ks(cfg))
 
-    def default_monitor(self, cfg: RunConfig) -> str:
+    def default_monitor(self, cfg: ResolvedConfig) -> str:
         facts = loss_facts(cfg)
         if facts is not None and facts.protocol == "Tasks" and cfg.loss is not None:
             name = (cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), "")
@@ -96,7 +103,7 @@ class RankingKind(ModelKind):
     def candidates(self, fitted: Fitted) -> Candidates | None:
         return None
 
-    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
+    def evaluator(self, cfg: ResolvedConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
         from recsys.evaluation.evaluators import LabelsEvaluator
 
         m = cfg.metrics
@@ -105,7 +112,7 @@ class RankingKind(ModelKind):
         return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks), every_id_known=every_id_known)
 
     def build_task(
-        self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
+        self, cfg: ResolvedConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
     ) -> Task | RetrievalTask:
         from recsys.losses.task import Task
 
@@ -132,11 +139,11 @@ class RetrievalKind(ModelKind):
     splits = ("validation", "test")
     has_vectors = True
 
-    def metric_names(self, cfg: RunConfig) -> list[str]:
+    def metric_names(self, cfg: ResolvedConfig) -> list[str]:
         protocol = protocol_of(cfg)
         return metrics_table.retrieval_names(protocol.k, protocol.protocols, protocol.lists)
 
-    def default_monitor(self, cfg: RunConfig) -> str:
+    def default_monitor(self, cfg: ResolvedConfig) -> str:
         protocol = protocol_of(cfg)
         return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
 
@@ -145,7 +152,7 @@ class RetrievalKind(ModelKind):
 
         return candidates_of(fitted)
 
-    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
+    def evaluator(self, cfg: ResolvedConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
         from recsys.evaluation.evaluators import RetrievalEvaluator
         from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 
@@ -153,7 +160,7 @@ class RetrievalKind(ModelKind):
         return RetrievalEvaluator(RetrievalMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
 
     def build_task(
-        self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
+        self, cfg: ResolvedConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
     ) -> Task | RetrievalTask:
         from recsys.losses.task import RetrievalTask
 
@@ -182,29 +189,34 @@ def target_of(node: object) -> str:
     return moved(str(node.get("_target_") or "")) if isinstance(node, dict) else ""
 
 
-def model_facts(cfg: RunConfig) -> ClassFacts | None:
+def model_facts(cfg: ResolvedConfig) -> ClassFacts | None:
     """Return the facts of one of recsys's own models; None for a class of the user's."""
     return own_model(target_of(cfg.model))
 
 
-def model_kind_of(cfg: RunConfig) -> str | None:
+def model_kind_of(cfg: ResolvedConfig) -> str | None:
     """Return the kind of one of recsys's own models (models/protocols.py); None for a class of the user's."""
     own = model_facts(cfg)
     return None if own is None else own.model_kind
 
 
-def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
+def loss_facts_of(cfg: ResolvedConfig) -> LossFacts | None:
     """Return the facts of one of recsys's own losses; None for a class of the user's, or without a loss."""
     return own_loss(target_of(cfg.loss))
 
 
-def learns_all_rows(cfg: RunConfig) -> bool:
+def learns_all_rows(cfg: ResolvedConfig) -> bool:
     """Return whether the model is one of recsys's own that learns every label from all rows."""
     facts = model_facts(cfg)
     return facts is not None and bool(facts.constants.get("labels_all_rows"))
 
 
-def kind_name(cfg: RunConfig) -> str:
+def kind_of(cfg: ResolvedConfig) -> ModelKind:
+    """Return the kind of the config's model. Raises UserError as `kind_name`."""
+    return MODEL_KINDS[kind_name(cfg)]
+
+
+def kind_name(cfg: ResolvedConfig) -> str:
     """Return the kind of the config's model. Raises UserError if the model cannot be found or declares no kind."""
     if (known := model_kind_of(cfg)) is not None:
         return known
@@ -216,43 +228,43 @@ def kind_name(cfg: RunConfig) -> str:
         raise UserError(f"model: {e}") from e
 
 
-def meta_task(cfg: RunConfig, features: FeatureSpec) -> Task | RetrievalTask:
+def meta_task(cfg: ResolvedConfig, features: FeatureSpec) -> Task | RetrievalTask:
     """Return the task for `features` with its tables, padded as in training, on the meta device, for planning."""
     import torch
 
     from recsys.sharding.tables import lay_out_tables
 
     with torch.random.fork_rng(devices=[]):  # the initial values of this model are not those of the run
-        task = cfg.kind.build_task(cfg, features, torch.device("meta"))
+        task = kind_of(cfg).build_task(cfg, features, torch.device("meta"))
         lay_out_tables(task, cfg.sharding.padding, cfg.sharding.table_dtype)
     return task
 
 
-def protocol_of(cfg: RunConfig) -> Protocols:
+def protocol_of(cfg: ResolvedConfig) -> Protocols:
     """Return cfg.protocol as a Protocols object. Raises UserError if it is invalid."""
     from recsys.evaluation.retrieval_protocols import Protocols
 
     p = cfg.protocol
     if "full" not in p.candidates and (asked := [name for name in p.lists if name not in type(p)().lists]):
         raise UserError(f"protocol.lists={asked}: needs protocol.candidates=[full], and this is {p.candidates}")
-    lists = tuple(name for name in p.lists if name != "diversity" or cfg.kind.has_vectors)
+    lists = tuple(name for name in p.lists if name != "diversity" or kind_of(cfg).has_vectors)
     try:
         return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.rank_repeats, p.seed, lists)
     except ValueError as e:
         raise UserError(f"protocol.{e}") from e
 
 
-def _label_kinds(cfg: RunConfig) -> dict[str, str]:
+def _label_kinds(cfg: ResolvedConfig) -> dict[str, str]:
     """Return the kind of each label by name; one binary label if the data has none, which the checks refuse."""
     return {name: label.kind for name, label in cfg.data.label_configs.items()} or {"label": "binary"}
 
 
-def _group_ks(cfg: RunConfig) -> tuple[int, ...]:
+def _group_ks(cfg: ResolvedConfig) -> tuple[int, ...]:
     """Return the values of k of metrics within groups; none if batches do not keep groups together."""
     return tuple(cfg.metrics.k) if cfg.data.together else ()
 
 
-def loss_facts(cfg: RunConfig) -> LossFacts | None:
+def loss_facts(cfg: ResolvedConfig) -> LossFacts | None:
     """Return the facts of the config's loss, also of a class of the user's; None without a loss."""
     if cfg.loss is None:
         return None

@@ -13,20 +13,19 @@ from recsys.base.errors import UserError
 from recsys.base.parsing import parse
 from recsys.config.compose import load_values, object_of
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.job.kinds import MODEL_KINDS, ModelKind, kind_name
+from recsys.job.kinds import ModelKind, ResolvedConfig, kind_of
 from recsys.schema import run_schema
 from recsys.schema.data_schema import DataConfig
 from recsys.schema.fields import plain
 
 
-class RunConfig(run_schema.TrainConfig):
+class RunConfig(ResolvedConfig):
     """A training config whose data is resolved. Do not set its values: `changed` makes another one.
 
     plain: all values as plain containers, which the run's config.yaml and loggers get
     unread: returns a line about keys that were typed, and that the run does not read, or None
     """
 
-    data: ResolvedData
     plain: dict[str, Any]
     unread: Callable[[], str | None]
 
@@ -57,7 +56,7 @@ class RunConfig(run_schema.TrainConfig):
     @cached_property
     def kind(self) -> ModelKind:
         """The kind of the model."""
-        return MODEL_KINDS[kind_name(self)]
+        return kind_of(self)
 
     @property
     def accelerator(self) -> str:

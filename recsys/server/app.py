@@ -13,7 +13,8 @@ import orjson
 
 from recsys.base.errors import did_you_mean
 from recsys.server import json_api, openapi, rest_v2, v2_infer
-from recsys.server.core import Call, Core
+from recsys.server.call import Call
+from recsys.server.core import Core
 from recsys.server.openapi import OBJECT, Route, body_of
 from recsys.server.request_error import RequestError, one_line, status_of
 

@@ -18,7 +18,8 @@ from recsys.base.errors import UserError
 from recsys.online.servable import TensorSpec
 from recsys.server import rest_v2, v2_infer
 from recsys.server import v2_tensors as v2
-from recsys.server.core import Call, Core
+from recsys.server.call import Call
+from recsys.server.core import Core
 from recsys.server.request_error import RequestError, one_line, status_of
 from recsys.server.v2_infer import V2Request, infer
 from recsys.server.v2_tensors import bad

@@ -9,7 +9,8 @@ import orjson
 
 from recsys.online.query_parameters import QUERY_KEYS, check_keys, make_query
 from recsys.online.servable import Query
-from recsys.server.core import Call, Core
+from recsys.server.call import Call
+from recsys.server.core import Core
 from recsys.server.feedback import EXAMPLE, check_feedback
 from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.request_error import RequestError

@@ -25,7 +25,7 @@ from recsys.files.atomic import whole_file
 from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
 
 if TYPE_CHECKING:
-    from recsys.server.core import Call
+    from recsys.server.call import Call
     from recsys.server.served_models import LoadedVersion
 
 FILE_ROWS = 10_000

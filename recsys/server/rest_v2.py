@@ -18,7 +18,8 @@ from recsys.online.query_parameters import check_keys
 from recsys.online.servable import TensorSpec
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server import v2_tensors as v2
-from recsys.server.core import Call, Core
+from recsys.server.call import Call
+from recsys.server.core import Core
 from recsys.server.served_models import LoadedVersion, ServedModel
 from recsys.server.v2_infer import EXTENSIONS, V2Request, check_load, infer, parameters_of
 from recsys.server.v2_tensors import bad

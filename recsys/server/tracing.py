@@ -24,7 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from recsys.base.json_log import log
 
 if TYPE_CHECKING:
-    from recsys.server.core import Call
+    from recsys.server.call import Call
 
 SERVICE = "recsys.serve"
 CLOSE_SECONDS = 2.0  # to send the last spans

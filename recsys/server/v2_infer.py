@@ -11,7 +11,8 @@ import numpy as np
 
 from recsys.online.query_parameters import check_keys
 from recsys.server import v2_tensors as v2
-from recsys.server.core import Call, Core
+from recsys.server.call import Call
+from recsys.server.core import Core
 from recsys.server.payloads import TensorsPayload
 from recsys.server.request_error import RequestError
 from recsys.server.served_models import LoadedVersion, ServedModel

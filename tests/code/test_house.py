@@ -1,6 +1,7 @@
 """What a reader sees first: the top of recsys/, the functions of a run, and how far optional products reach."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,16 @@ def test_few_modules_know_an_optional_product(module: str) -> None:
         if f"recsys.{module}" in known and file.relative_to(ROOT).parts[0] != home:
             readers.append(str(file.relative_to(ROOT)))
     assert len(readers) <= 4, readers
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports for types and within functions count, too."""
+    files = {str(f.relative_to(ROOT.parent))[:-3].replace("/", "."): f for f in ROOT.rglob("*.py")}
+    imports: dict[str, set[str]] = {}
+    for module, file in files.items():
+        if file.name in ("__init__.py", "__main__.py"):  # they hand names on
+            continue
+        nodes = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom) and n.module]
+        names = {n.module or "" for n in nodes} | {f"{n.module}.{a.name}" for n in nodes for a in n.names}
+        imports[module] = (names & {*files}) - {module}
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the files

@@ -9,9 +9,10 @@ import numpy as np
 import polars as pl
 import torch
 
-from recsys.evaluation.binary import Scores, binary_metrics
+from recsys.evaluation.binary import binary_metrics
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.evaluation.retrieval_metrics import ranking_metrics
+from recsys.evaluation.scores import Scores
 from recsys.interface.batch import Batch
 from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel
 

@@ -16,8 +16,9 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 from recsys.base.errors import NotFinite
 from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.evaluation.binary import BINS, BinaryMetrics, Scores, binary_metrics, gauc, group_aucs, sampled, undefined
+from recsys.evaluation.binary import BinaryMetrics, binary_metrics, gauc, group_aucs, metrics_of, sampled, undefined
 from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.evaluation.scores import BINS, Scores
 from recsys.interface.batch import Batch
 from recsys.interface.labels import BinaryLabel
 
@@ -145,7 +146,7 @@ def test_binned_scores_are_within_their_bound(rows: list[tuple[int, bool, int]],
         assert none >= 0  # half the pairs that tie
     if y.any():
         assert abs(binned.pr_auc() - exact.pr_auc()) <= binned.pr_auc_error() + 1e-9
-    a, b = exact.metrics(), binned.metrics()
+    a, b = metrics_of(exact), metrics_of(binned)
     sums = ("logloss", "calibration", "rows")
     assert {k: a[k] for k in sums} == pytest.approx({k: b[k] for k in sums}, nan_ok=True)
 
@@ -186,7 +187,7 @@ def test_memory_is_bounded_and_the_metrics_are_those_of_all_rows_at_once(grouped
     found = metrics.compute()
     expected = Scores.binned(p, y, w)
     assert found["auc"] == pytest.approx(expected.auc()[0], abs=1e-12)
-    assert found["logloss"] == pytest.approx(expected.metrics()["logloss"], abs=1e-12)
+    assert found["logloss"] == pytest.approx(metrics_of(expected)["logloss"], abs=1e-12)
     assert found["rows"] == rows
     place = np.arange(rows)
     keys = place // 7 if grouped else place

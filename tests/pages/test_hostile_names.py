@@ -29,9 +29,10 @@ from recsys.report.report_page import page as report_page
 from recsys.report.runs import read
 from recsys.report.user_lists import RunList, UserLists, UserSection
 from recsys.schema.data_schema import DataConfig, LabelConfig, SparseConfig
+from recsys.sharding.estimate.clock import DeviceReport
 from recsys.sharding.estimate.compare import PlanAttempt
 from recsys.sharding.estimate.plan_page import page as plan_page
-from recsys.sharding.estimate.report import DeviceReport, PlanReport, TableReport
+from recsys.sharding.estimate.report import PlanReport, TableReport
 from recsys.sharding.infeasible import Infeasibility, TableNeed
 from recsys.stages.evaluate.funnel_page import STAGES
 from recsys.stages.evaluate.funnel_page import page as funnel_page

@@ -26,8 +26,8 @@ from recsys.base.errors import UserError
 from recsys.files.atomic import write_json
 from recsys.files.model_folder import GuardSettings
 from recsys.server.answer_hub import AnswerHub, KpiTest
+from recsys.server.call import Call
 from recsys.server.canary_guard import CanaryGuard
-from recsys.server.core import Call
 from recsys.server.model_versions import Choice, Repository
 from recsys.server.prometheus import Metrics
 from recsys.server.served_models import ServedModel

@@ -32,7 +32,7 @@ from tritonclient.utils import InferenceServerException
 
 from recsys.base.json_log import LibraryLog
 from recsys.server import grpc_v2
-from recsys.server.core import Call
+from recsys.server.call import Call
 from recsys.server.request_error import RequestError
 
 

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import Served, serving
 
 from recsys.online.servable import Query
-from recsys.server.core import Call
+from recsys.server.call import Call
 from recsys.server.payloads import QueriesPayload, RowsPayload, TensorsPayload
 from recsys.server.request_log import RequestLog
 

@@ -43,6 +43,7 @@ from recsys.sharding.estimate.clock import (
     PAGEABLE_GBS,
     PIPELINE_MS,
     STREAM,
+    DeviceReport,
     StepClock,
     all_reduce_ms,
     kernel_ms,
@@ -51,7 +52,7 @@ from recsys.sharding.estimate.clock import (
 )
 from recsys.sharding.estimate.compare import PlanAttempt, best_first, verdict
 from recsys.sharding.estimate.dense_work import DenseWork, KernelWork, dense_work, few_rows
-from recsys.sharding.estimate.report import DeviceReport, PlanReport, exchanged, reduced
+from recsys.sharding.estimate.report import PlanReport, exchanged, reduced
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu")]

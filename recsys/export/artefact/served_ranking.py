@@ -10,7 +10,7 @@ import numpy as np
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import Arrays, single_valued
-from recsys.export.artefact.compare_examples import apart
+from recsys.export.artefact.apart import apart
 from recsys.export.artefact.folder import GRAPH, Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.session import open_session

@@ -12,7 +12,7 @@ import polars as pl
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import GROUP, ORDER, Fitted
 from recsys.data.features.blocks import LINE
-from recsys.export.artefact.compare_examples import apart, same_items
+from recsys.export.artefact.apart import apart, same_items
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.scorers import VectorScorer, scorer_of

@@ -21,13 +21,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from recsys.schema.command_schemas import ClusterConfig
 from recsys.sharding.estimate.dense_work import DenseWork, KernelWork
-
-if TYPE_CHECKING:
-    from recsys.sharding.estimate.report import DeviceReport
 
 MATMUL, STREAM, GATHER, LINK = 0.5, 0.8, 0.65, 0.75  # shares of peaks: products, elementwise kernels, rows, links
 KERNEL_US = 2.0  # least time of a kernel
@@ -45,6 +41,45 @@ COMPILED_US = 60.0  # of the host for a kernel of code that is compiled for vary
 GRAPH_MS = 0.5  # of the host for a replay: of the forward pass, or of the backward pass
 HOST, VECTORS = "the host", "vectors between devices"
 HIDES_COPY, HIDES_IDS = ("base", "sparse_dist", "prefetch"), ("sparse_dist", "prefetch")
+
+
+@dataclass
+class DeviceReport:
+    """One device: bytes, ids and traffic per step, and milliseconds."""
+
+    rank: int
+    hbm: int = 0
+    hbm_free: int = 0
+    ddr: int = 0
+    ddr_free: int = 0
+    hbm_reserved: int = 0
+    ddr_reserved: int = 0
+    ids: float = 0.0
+    lookup_bytes: float = 0.0
+    gathered_bytes: float = 0.0  # by lookups, see ShardTraffic
+    updated_bytes: float = 0.0
+    host_bytes: float = 0.0
+    sent_bytes: float = 0.0
+    sent_id_bytes: float = 0.0  # of sent_bytes: ids and lengths
+    sent_between_bytes: float = 0.0  # of the other sent_bytes: to other nodes
+    compute_ms: float = 0.0
+    links_ms: float = 0.0
+    planner_ms: float = 0.0  # TorchRec's estimate of both
+    tables: int = 0
+    groups: int = 0
+
+    @property
+    def step_ms(self) -> float:
+        """Time of a step in the embeddings."""
+        return self.compute_ms + self.links_ms
+
+    @property
+    def hbm_size(self) -> int:
+        return self.hbm + self.hbm_reserved + self.hbm_free
+
+    @property
+    def ddr_size(self) -> int:
+        return self.ddr + self.ddr_reserved + self.ddr_free
 
 
 @dataclass

@@ -9,7 +9,8 @@ from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import COLOURS, Part, Stack, colour, lying, standing
 from recsys.pages.elements import join, size
 from recsys.pages.page_table import Paint
-from recsys.sharding.estimate.report import DeviceReport, PlanReport, TableReport
+from recsys.sharding.estimate.clock import DeviceReport
+from recsys.sharding.estimate.report import PlanReport, TableReport
 from recsys.sharding.infeasible import Infeasibility, gib
 
 PAGE_PIXELS = 1124  # width of the page in pixels

@@ -26,7 +26,7 @@ from torchrec.distributed.planner.types import Shard, ShardingOption
 
 from recsys.schema.command_schemas import ClusterConfig
 from recsys.schema.run_schema import CommsConfig
-from recsys.sharding.estimate.clock import VECTORS, StepClock, table_parts
+from recsys.sharding.estimate.clock import VECTORS, DeviceReport, StepClock, table_parts
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.sharders import BYTES
 from recsys.sharding.table_memory import optimizer_bytes
@@ -130,45 +130,6 @@ class TableReport:
     cache_load_factor: float | None = None
     ids_a_row: float = 1.0  # over all features that use the table
     group: int = 0  # tables of the same group share a kernel call on each device
-
-
-@dataclass
-class DeviceReport:
-    """One device: bytes, ids and traffic per step, and milliseconds."""
-
-    rank: int
-    hbm: int = 0
-    hbm_free: int = 0
-    ddr: int = 0
-    ddr_free: int = 0
-    hbm_reserved: int = 0
-    ddr_reserved: int = 0
-    ids: float = 0.0
-    lookup_bytes: float = 0.0
-    gathered_bytes: float = 0.0  # by lookups, see ShardTraffic
-    updated_bytes: float = 0.0
-    host_bytes: float = 0.0
-    sent_bytes: float = 0.0
-    sent_id_bytes: float = 0.0  # of sent_bytes: ids and lengths
-    sent_between_bytes: float = 0.0  # of the other sent_bytes: to other nodes
-    compute_ms: float = 0.0
-    links_ms: float = 0.0
-    planner_ms: float = 0.0  # TorchRec's estimate of both
-    tables: int = 0
-    groups: int = 0
-
-    @property
-    def step_ms(self) -> float:
-        """Time of a step in the embeddings."""
-        return self.compute_ms + self.links_ms
-
-    @property
-    def hbm_size(self) -> int:
-        return self.hbm + self.hbm_reserved + self.hbm_free
-
-    @property
-    def ddr_size(self) -> int:
-        return self.ddr + self.ddr_reserved + self.ddr_free
 
 
 @dataclass
