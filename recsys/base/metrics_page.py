@@ -63,7 +63,9 @@ def heard(cfg: object) -> Iterator[None]:
 
     Raises UserError if the port is taken, or prometheus_client is not installed.
     """
-    port = getattr(cfg, "metrics_port", None) if os.environ.get("RANK", "0") == "0" else None
+    given = getattr(cfg, "metrics_port", None) if os.environ.get("RANK", "0") == "0" else None
+    number = int(str(given)) if str(given).isdecimal() else 0  # text if an environment's variable says it
+    port = number if 0 < number < 1 << 16 else None  # the schema refuses other values, later
     before = console.write_json() if getattr(cfg, "logging", None) == "json" else None
     try:
         if port is not None:

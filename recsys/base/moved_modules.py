@@ -17,10 +17,14 @@ class _Moved(MetaPathFinder, Loader):
         return spec_from_loader(name, self) if name in MOVED else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return import_module(MOVED[spec.name])
+        module = import_module(MOVED[spec.name])
+        spec.loader_state = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: the module has run under its own name."""
+        """Give the module, which has run under its own name, its own specification back."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
 
 def install() -> None:

@@ -20,7 +20,7 @@ def fit_at_once(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     """Fit the model, calibrate it, and measure both held-out splits. ranks: of one process"""
     path = folder.path
     interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
-    methods, loggers = FITTERS[type(cfg.kind)], build_loggers(cfg, path, ranks, None)
+    methods = FITTERS[type(cfg.kind)]
     start = time.monotonic()
     model = methods.fit_model(cfg, prepared)
     seconds = time.monotonic() - start
@@ -33,6 +33,7 @@ def fit_at_once(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     splits = {split: metrics for split, (metrics, _) in measured.items()}
     rows = prepared.rows("train")
     train = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
+    loggers = build_loggers(cfg, path, ranks, None)  # now: it begins metrics.csv anew, which a fit that fails keeps
     for logger in loggers:
         for split, metrics in splits.items():
             logger.log_metrics({f"{split}/{name}": value for name, value in metrics.items()}, step=0)

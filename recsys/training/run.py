@@ -62,24 +62,29 @@ def train(given: DictConfig | RunConfig) -> Run:
         if cfg.resume not in (None, AUTO) or cfg.run_dir is not None:  # before slow imports, and before ranks meet
             key = "resume" if names_a_run(cfg) else "run_dir"
             run_lock.check_free(Path(str(getattr(cfg, key))), key)
-        if (ranks := started_by_torchrun()) is not None:
-            return _train_as_rank(cfg, ranks)
-        cfg, files = check_inputs(cfg)
-        folder = begin(cfg, cfg.trainer.devices)
-        prepared = prepare_data(cfg, folder, files, cfg.trainer.devices)
-        from recsys.training.mirror import mirrored
-
-        with mirrored(cfg.checkpoint.mirror, folder.path):
-            if cfg.trainer.devices > 1:
-                _spawn(cfg, folder, prepared)
-            else:
-                with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
-                    fit_and_write(cfg, folder, prepared, alone)
+        ranks = started_by_torchrun()
+        run = _train_here(cfg) if ranks is None else _train_as_rank(cfg, ranks)
         say(f"done in {time.monotonic() - start:.0f} s")
-        return Run(folder.path)
+        return run
     finally:
         starts.end(sys.exception())
         run_lock.release()
+
+
+def _train_here(cfg: RunConfig) -> Run:
+    """Train in this process, or in `trainer.devices` processes on this machine."""
+    from recsys.training.mirror import mirrored
+
+    cfg, files = check_inputs(cfg)
+    folder = begin(cfg, cfg.trainer.devices)
+    prepared = prepare_data(cfg, folder, files, cfg.trainer.devices)
+    with mirrored(cfg.checkpoint.mirror, folder.path):
+        if cfg.trainer.devices > 1:
+            _spawn(cfg, folder, prepared)
+        else:
+            with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
+                fit_and_write(cfg, folder, prepared, alone)
+    return Run(folder.path)
 
 
 def _spawn(cfg: RunConfig, folder: RunFolder, prepared: Prepared) -> None:

@@ -46,9 +46,9 @@ def hold(run: Path, key: str = "run_dir") -> None:
 
 def check_free(run: Path, key: str = "run_dir") -> None:
     """Raise UserError if another job has a run folder. Leaves nothing there, and any number of processes may ask."""
-    if run.resolve() in _held or not (run / LOCK).is_file():
+    if run.resolve() in _held:
         return
-    with suppress(OSError), (run / LOCK).open() as file:  # its file system may have no locks
+    with suppress(OSError), (run / LOCK).open() as file:  # there is none, or its file system has no locks
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -84,6 +84,12 @@ def test_preparing_in_json(commands: Commands) -> None:
     assert status == 0 and {"reading", "fitting", "writing"} <= {x.get("of") for x in lines}
 
 
+@pytest.mark.parametrize("port", ["99999", "abc", "1.5"])
+def test_no_port(commands: Commands, port: str) -> None:
+    status, said = commands.said("train", *MINE, f"metrics_port={port}")
+    assert status == 2 and said.startswith("error: metrics_port") and said.count("\n") == 1
+
+
 def test_a_page_needs_a_port_and_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     with metrics_page.heard(SimpleNamespace(metrics_port=port)):

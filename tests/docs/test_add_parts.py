@@ -148,7 +148,7 @@ def test_an_endpoint(copy: Copy) -> None:
     copy.change(
         "server/app.py",
         ("_TEXT = {", f"{function}\n\n_TEXT = {{"),
-        ('    Route("GET", "/metrics"', f'{route}    Route("GET", "/metrics"'),
+        ('    Route("GET", "/metrics"', f'{route.rstrip()},\n    Route("GET", "/metrics"'),
     )
     copy.run("recsys.train", "data=criteo", "data.sample.rows=2000", *FEW, "run_dir=run")
     copy.run("recsys.export", "run=run", "output=out", "name=ctr")

@@ -122,6 +122,7 @@ def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> Non
     assert done.returncode == 0, done.stderr[-3000:]
     two, tr = (json.loads((home / r / "metrics.json").read_text())["test"] for r in ("two", "tr"))
     assert two == tr
+    assert all((home / r / "train.log").read_text().splitlines()[-1].endswith(" s") for r in ("two", "tr"))
     plan = json.loads((home / "two" / "plan.json").read_text())
     assert plan["world_size"] == 2
     assert {t["type"] for t in plan["tables"]} == {"row_wise"}

@@ -135,6 +135,7 @@ def test_manifests(ranking: Path, tmp_path: Path, change: Callable[[Path], objec
         lambda a: edit(a / "examples.json", deep),
         lambda a: edit(a / "examples.json", lambda _: {"rows": 3, "outputs": 4}),
         lambda a: edit(a / "pipeline/transforms.json", deep),
+        lambda a: edit(a / "pipeline/transforms.json", lambda v: v.update(version=3)),
         lambda a: edit(a / "pipeline/transforms.json", lambda v: v.update(data=3)),
         lambda a: edit(a / "pipeline/transforms.json", lambda v: v["dense"].clear()),
         lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"].update(root="/etc")),

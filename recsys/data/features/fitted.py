@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from recsys.base.errors import UserError
 from recsys.base.parsing import parse
 from recsys.data.features.blocks import CONTENTS, ITEM, ROW, WEIGHT
 from recsys.data.features.dense_columns import LookedUpVector
@@ -31,6 +32,7 @@ from recsys.schema.data_schema import DataConfig, ItemsConfig
 
 VOCABULARIES = "vocabularies"
 TRANSFORMS = "transforms.json"
+VERSION = 2  # of that file; 1 has the state of `quantiles` under that name
 ITEMS = "items"  # the item table: a Fitted of its own, and the items' features
 RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (raw_schema.py)
 INITIAL = "initial_tables"  # one .npy file for each table that starts from vectors; runs have no copy
@@ -314,7 +316,7 @@ class Fitted:
         columns = {} if self.types is None else {"columns": {n: t.to_json() for n, t in self.types.items()}}
         self.features.save(folder / "features.json", columns)
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
-        state = {"version": 1, "data": asdict(self.data), "dense": dense, "encoders": self.encoders}
+        state = {"version": VERSION, "data": asdict(self.data), "dense": dense, "encoders": self.encoders}
         state |= {"labels": [label.to_json() for label in self.labels], "mean_weight": self.mean_weight}
         state |= {"trainings": self.trainings} if self.trainings else {}
         write_text(folder / TRANSFORMS, json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
@@ -324,6 +326,8 @@ class Fitted:
         """Read what `save` wrote. Raises DamagedFile if a file differs from its entry in the folder's manifest."""
         manifest.check(folder, of=is_fitted)
         state = json.loads((folder / TRANSFORMS).read_text(encoding="utf-8"))
+        if state.get("version", 1) > VERSION:
+            raise UserError(f"{folder / TRANSFORMS}: a later recsys wrote it; install that, or a later one")
         if group := state["data"].get("group"):
             group.setdefault("ties", "order")  # a folder from before this key
         data = resolve(parse(DataConfig, state["data"]))
@@ -392,6 +396,5 @@ def _gather_from(index: pl.Series) -> Lookup:
 
 def _reader(data: ResolvedData, parsed: str) -> str | None:
     """Return the dense feature that reads this column of text."""
-    return next(
-        (n for n, c in data.dense_columns.items() if c.parsed == parsed and isinstance(c.value_type, Text)), None
-    )
+    columns = data.dense_columns.items()
+    return next((n for n, c in columns if c.parsed == parsed and isinstance(c.value_type, Text)), None)
