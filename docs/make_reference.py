@@ -19,7 +19,7 @@ from recsys.__main__ import COMMANDS as SUMMARIES
 from recsys.base.ranges import MAX_INT
 from recsys.cli.command_help import keys, usage
 from recsys.config.compose import COMMANDS, compose_with_choices, conf_dir
-from recsys.evaluation.metrics_table import BY_GROUP, METRICS, OF_LABELS, Metric, RetrievalMetric
+from recsys.evaluation.metrics_table import BY_GROUP, LABEL_METRICS, METRICS, Metric, RetrievalMetric
 from recsys.schema import data_schema, run_schema, source_schema
 from recsys.schema.class_facts import own_model
 
@@ -168,7 +168,7 @@ def measured_by(metric: Metric) -> str:
     """Return what a metric measures: kinds of labels, the order within groups, or rankings of items."""
     if isinstance(metric, RetrievalMetric):
         return "retrieval"
-    kinds = [kind for kind, of in OF_LABELS.items() if metric.name in (*of.always, *of.more)]
+    kinds = [kind for kind, of in LABEL_METRICS.items() if metric.name in (*of.always, *of.more)]
     return ", ".join(kinds) or ("groups" if metric.name in BY_GROUP else "binary")
 
 

@@ -50,13 +50,13 @@ class LabelMetrics:
         return tuple(m.name for m in self.metrics)
 
 
-OF_LABELS = {
+LABEL_METRICS = {
     "binary": LabelMetrics(BINARY, gauc=True),
     "regression": LabelMetrics(NUMBERS, more=("calibration",), are_grades=True),
     "classes": LabelMetrics(CLASSES, by_group=False),
 }
-MAIN = {of.always[0] for of in OF_LABELS.values()}  # the main metric of each kind of label
-MAIN_RANKING = OF_LABELS["binary"].always[0]
+MAIN = {of.always[0] for of in LABEL_METRICS.values()}  # the main metric of each kind of label
+MAIN_RANKING = LABEL_METRICS["binary"].always[0]
 
 
 def metric(name: str) -> Metric | None:
@@ -137,9 +137,9 @@ def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int]
     ['auc', 'pr_auc', 'logloss']
     """
     names = []
-    first = next((label for label, kind in kinds.items() if OF_LABELS[kind].gauc), None)
+    first = next((label for label, kind in kinds.items() if LABEL_METRICS[kind].gauc), None)
     for label, kind in kinds.items():
-        of = OF_LABELS[kind]
+        of = LABEL_METRICS[kind]
         with_gauc = of.gauc and (group_ks or (gauc and label == first))
         by_group = (f"{name}@{k}" for name in BY_GROUP for k in group_ks if of.by_group)
         label_metrics = [*of.always, *(["gauc"] if with_gauc else []), *of.more, *by_group]
@@ -154,7 +154,7 @@ def main_label(kinds: Mapping[str, str], group_ks: Sequence[int] = (), *, within
     within_groups: whether the loss compares the rows of a group
     """
     label, kind = next(iter(kinds.items()))
-    of = OF_LABELS[kind]
+    of = LABEL_METRICS[kind]
     main = of.always[0]
     if group_ks and of.by_group and (of.are_grades or within_groups):
         main = f"gndcg@{_main_k(tuple(group_ks))}"

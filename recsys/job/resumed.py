@@ -14,7 +14,7 @@ from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten
 
 AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
-OF_FILES = tuple(
+FILE_KEYS = tuple(
     f"data.{part}" for part in ("root", "name", "source.files", "prepared", "split.", "sample.", "max_bad_rows")
 )
 
@@ -73,7 +73,7 @@ def check_start(cfg: RunConfig) -> RunConfig:
         raise UserError(f"start_from={start}: {why}")
     before, now = (flatten(c.plain["data"], "data") for c in (ran, cfg))
     changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
-    if changed := [key for key in changed if not key.startswith(OF_FILES)]:
+    if changed := [key for key in changed if not key.startswith(FILE_KEYS)]:
         say(f"start_from={start}: these keys differ from that run's: {', '.join(changed)}")
     if cfg.dims is None or "auto" not in (cfg.dims.values() if isinstance(cfg.dims, Mapping) else [cfg.dims]):
         return cfg

@@ -23,7 +23,7 @@ TRAINER = (
     *("max_*", "batch_size", "accumulate", "precision", "loss_scale", "tf32", "recompute", "compile", "cuda_graphs"),
     *("pipeline", "log_*", "save_*", "validate_*", "early_stopping.*"),
 )
-OF_STEPS = (
+STEP_KEYS = (
     *(
         "optim.*",
         "dims",
@@ -36,9 +36,9 @@ OF_STEPS = (
     ),
     *("data.sparse.*.vectors.*", "debug.train_batches", *(f"trainer.{key}" for key in TRAINER)),
 )
-OF_LABEL = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")
-OF_WINDOWS = ("data.sequences.stride", "data.sequences.reverse")
-OF_ITEMS = tuple(f"data.items.{key}" for key in ("key", "names", "format", "columns", "dense.*", "sparse.*"))
+LABEL_KEYS = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")
+WINDOW_KEYS = ("data.sequences.stride", "data.sequences.reverse")
+ITEM_KEYS = tuple(f"data.items.{key}" for key in ("key", "names", "format", "columns", "dense.*", "sparse.*"))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def reads_validation(data: ResolvedData) -> bool:
 
 
 RULES = (
-    Rule(OF_STEPS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
+    Rule(STEP_KEYS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
     Rule(("optim.sparse.[!nl]*", "loader.unknown", "sharding.*"), has_tables, "by models with embedding tables"),
     Rule(("protocol.*",), lambda cfg: not cfg.kind.scores_rows, "by models that retrieve items"),
     Rule(("metrics.bins", "metrics.exact_rows"), lambda cfg: cfg.kind.scores_rows, "by models that score rows"),
@@ -109,8 +109,8 @@ RULES = (
     Rule(("optim.sparse.beta*",), has_moments, "by optim.sparse.name=adam and its like"),
     Rule(("optim.interval",), lambda cfg: cfg.optim.scheduler is not None, "by schedules other than constant"),
     Rule(("trainer.loss_scale",), lambda cfg: cfg.precision == "16-mixed", "with trainer.precision=16-mixed"),
-    Rule(OF_LABEL, of_data(lambda d: d.label.column is not None), "with data.label.column"),
-    Rule((*OF_LABEL, "data.labels.*"), of_data(lambda d: d.sequences is None), "without data.sequences"),
+    Rule(LABEL_KEYS, of_data(lambda d: d.label.column is not None), "with data.label.column"),
+    Rule((*LABEL_KEYS, "data.labels.*"), of_data(lambda d: d.sequences is None), "without data.sequences"),
     Rule(("data.split.test",), of_data(lambda d: d.split.by in SHARES or not d.split.test), IN_SHARES),
     Rule(("data.split.validation",), of_data(reads_validation), IN_SHARES),
     Rule(("data.split.column",), of_data(lambda d: d.split.by in TIMED), "with data.split.by=time, hash and kfold"),
@@ -120,8 +120,8 @@ RULES = (
     Rule(("data.group.*",), of_data(lambda d: d.group is not None), "with data.group.by"),
     Rule(("data.group.*",), of_data(reads_groups), "by sequences, features of earlier rows, and group.together=true"),
     Rule(("data.semantic_ids.*",), of_data(lambda d: d.semantic_ids is not None), "with semantic_ids.vectors or codes"),
-    Rule(OF_ITEMS, of_data(lambda d: d.items.file is not None), "with data.items.file"),
-    Rule(OF_WINDOWS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
+    Rule(ITEM_KEYS, of_data(lambda d: d.items.file is not None), "with data.items.file"),
+    Rule(WINDOW_KEYS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
     Rule(("data.sequences.held_out",), of_data(lambda d: d.split.by != "leave_one_out"), "without leave_one_out"),
     Rule(("data.items.*",), of_data(lambda d: d.item_feature is not None), "with data.items.feature"),
 )

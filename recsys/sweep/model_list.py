@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from itertools import takewhile
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -33,7 +34,7 @@ LONG = "--long"
 
 @dataclass(frozen=True)
 class Entry:
-    """A choice of `model`: its name, its kind, the first paragraph of its module, and why it does not fit, if so."""
+    """A choice of `model`: its name, its kind, its paper (`paper_of`), and why it does not fit, if so."""
 
     name: str
     kind: str
@@ -57,8 +58,6 @@ class Entry:
 def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
     """Yield all choices of `model`; with overrides, each is checked with them."""
     for name, run in configs(overrides):
-        module = import_module(str(run.model["_target_"]).rpartition(".")[0])
-        paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
         problem = None
         try:
             if overrides:
@@ -67,7 +66,16 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
                 check(run)
         except UserError as e:
             problem = str(e)
-        yield Entry(name, run.kind.name, paper, problem, run)
+        yield Entry(name, run.kind.name, paper_of(name, str(run.model["_target_"])), problem, run)
+
+
+def paper_of(name: str, target: str) -> str:
+    """Return what the YAML of a choice cites below its command; if it cites nothing, its module's first paragraph."""
+    file = file_of_choice("model", name)
+    head = takewhile(lambda line: line.startswith("#"), file.read_text().splitlines()[1:]) if file else ()
+    if PAPER.match(cited := " ".join(line.strip("# ") for line in head)):
+        return cited
+    return " ".join((inspect.getdoc(import_module(target.rpartition(".")[0])) or "").split("\n\n")[0].split())
 
 
 def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:

@@ -28,6 +28,8 @@ def test_every_model_has_a_kind_and_a_paper() -> None:
     assert [e.name for e in found] == sorted(f.stem for f in (conf_dir() / "model").glob("*.yaml"))
     kinds = {e.name: e.kind for e in found}
     assert (kinds["dlrm"], kinds["sasrec"], kinds["ease"]) == ("ranking", "retrieval", "closed form")
+    papers = {e.name: e.reference for e in found}
+    assert papers["esasrec"].startswith("eSASRec, 2025") and papers["transformer"] != papers["esasrec"]
     plain = {"dnn", "lr", "popularity"}  # older than any paper that could be cited
     assert {e.name for e in found if "https://" not in e.paper} == plain
 

@@ -144,12 +144,20 @@ SCORERS: dict[str, Any] = {
         f, dim=8, max_length=3, blocks=1, times="pauses", actions=["pauses"], init_std=0.5
     ),
 }
-OF_BEHAVIOUR = ("din", "target_attention", "bst", "dien", "sim", "sdim", "hstu_rank")  # whose features are BEHAVIOUR's
+BEHAVIOUR_MODELS = (
+    "din",
+    "target_attention",
+    "bst",
+    "dien",
+    "sim",
+    "sdim",
+    "hstu_rank",
+)  # whose features are BEHAVIOUR's
 
 
 def features_of(name: str) -> FeatureSpec:
     """The features of a scorer."""
-    return BEHAVIOUR if name.startswith(OF_BEHAVIOUR) else RANKING
+    return BEHAVIOUR if name.startswith(BEHAVIOUR_MODELS) else RANKING
 
 
 RETRIEVERS: dict[str, tuple[Any, FeatureSpec]] = {
@@ -275,7 +283,7 @@ def test_a_ranking_graph_is_its_model(name: str, tmp_path: Path) -> None:
         assert rows == 1 or wanted.std(axis=0).min() > 1e-4  # the rows do differ
 
 
-@pytest.mark.parametrize("name", OF_BEHAVIOUR)
+@pytest.mark.parametrize("name", BEHAVIOUR_MODELS)
 def test_a_graph_takes_long_lists(name: str, tmp_path: Path) -> None:
     """Lists of up to 1,000 items, padded to one length, give what they give one after another."""
     model, graph, _, parts, only_onnx = ranking_graph(name, "fp32", tmp_path)

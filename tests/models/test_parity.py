@@ -67,11 +67,11 @@ REFERENCES: dict[type[nn.Module], Callable[..., Array]] = {
 }
 MODELS: list[Any] = list(REFERENCES)
 NORM = {"batch_norm": True, "dropout": 0.3}
-OF_FIELDS = (LogisticRegression, FM, FwFM)  # without a deep network
+FIELD_MODELS = (LogisticRegression, FM, FwFM)  # without a deep network
 UNNORMED = (EulerNet, DCNv3, RankMixer)  # without batch norm
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     *((model, {}) for model in MODELS),
-    *((model, NORM) for model in MODELS if model not in (*OF_FIELDS, *UNNORMED)),
+    *((model, NORM) for model in MODELS if model not in (*FIELD_MODELS, *UNNORMED)),
     *((model, {"dropout": 0.3}) for model in UNNORMED),
     (AutoInt, {"deep_mlp": [], "heads": 3}),
     (DCNv2, {"structure": "parallel", "rank": 3, "experts": 2}),

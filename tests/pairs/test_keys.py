@@ -96,8 +96,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     return {kind: Case(chosen, tmp_path_factory.mktemp(kind)) for kind, chosen in KINDS.items()}
 
 
-OF_CHOICES = ("optim.sparse.name", "optim.sparse.lr")  # which optim=adam sets with those of weights
-TRIED = [(kind, key) for kind in KINDS for key in KEYS if kind != "generative" or not key.startswith(OF_CHOICES)]
+CHOICE_KEYS = ("optim.sparse.name", "optim.sparse.lr")  # which optim=adam sets with those of weights
+TRIED = [(kind, key) for kind in KINDS for key in KEYS if kind != "generative" or not key.startswith(CHOICE_KEYS)]
 DRAWN = drawn(len(TRIED))
 
 

@@ -30,7 +30,7 @@ PARTS: dict[str, tuple[int, Callable[[pl.Expr], pl.Expr]]] = {
     "month": (12, lambda t: t.dt.month() - 1),
 }
 WAVES = ("sin", "cos")
-OF_ROWS = ("l2", "layer")  # ways to normalise a vector of a row: nothing is fitted
+ROW_NORMS = ("l2", "layer")  # ways to normalise a vector of a row: nothing is fitted
 
 
 class Count(Transform, name="count"):
@@ -274,8 +274,8 @@ def dense_columns(entry: FeatureEntry[DenseConfig], vectors_key: str | None = No
     if own.width is not None:
         normalise = tuple(own.normalise or ())
         for way in normalise:
-            if way not in OF_ROWS:
-                raise UserError(f"{key}.normalise: {way} is unknown{did_you_mean(way, OF_ROWS)}")
+            if way not in ROW_NORMS:
+                raise UserError(f"{key}.normalise: {way} is unknown{did_you_mean(way, ROW_NORMS)}")
         return {name: RowVector(key, name, source, Vector(own.width, own.split, normalise))}
     if own.vectors is not None:
         vectors_key = vectors_key or f"{key}.vectors"
