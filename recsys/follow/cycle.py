@@ -35,7 +35,7 @@ from recsys.files.json_text import now
 from recsys.files.manifest import DamagedFile
 from recsys.follow.artefact_check import check_artefact
 from recsys.follow.follow_settings import FollowConfig
-from recsys.follow.follow_state import Cycle, FollowState, PartitionState, span
+from recsys.follow.follow_state import STEPS, Cycle, FollowState, PartitionState, span
 from recsys.follow.gate import GateResult, decide
 from recsys.follow.increment_checks import alert
 from recsys.follow.model_registry import ModelRegistry
@@ -88,6 +88,9 @@ class ContinuousTraining:
             some = [names[-1], *[n for n in names if self._is_accepted(n)][-1:], names[0]]
             cfg = training_config(self.settings, self._prepared(0), [], self._files(some[:1]), [])
             check_any([PartitionRows(cfg, self.partitions[n].files) for n in some], self.settings.columns)
+        to_decide = (self._train, self._measure, self._decide)
+        to_ship = (self._export, self._check, self._register, self._canary, self._promote)
+        steps = dict(zip(STEPS, (*to_decide, *to_ship), strict=True))
         ended: list[Cycle] = []
         while cycles is None or len(ended) < cycles:
             log_to(self.root / "follow.log")
@@ -96,7 +99,7 @@ class ContinuousTraining:
                 break
             while cycle.step:
                 before = cycle.step
-                getattr(self, f"_{cycle.step}")(cycle)
+                steps[cycle.step](cycle)
                 if cycle.step != before:
                     cycle.times[before] = now()
                 log_to(self.root / "follow.log")  # a training has a log of its own
@@ -114,8 +117,6 @@ class ContinuousTraining:
                 if str(run.absolute()) not in kept:
                     shutil.rmtree(run, ignore_errors=True)
         return ended
-
-    # --- partitions ----------------------------------------------------------------------------------
 
     def waiting(self) -> list[Partition]:
         """Return the ripe partitions that no training has read and no check has refused, oldest first."""
@@ -246,8 +247,6 @@ class ContinuousTraining:
         if missing := next((n for n in names if n not in self.partitions), None):
             raise UserError(f"{self.settings.partitions.folder}/{missing}: is gone; restore the partition")
         return [file for name in names for file in self.partitions[name].files]
-
-    # --- steps ---------------------------------------------------------------------------------------
 
     def _folder(self, cycle: Cycle) -> Path:
         return self.root / "cycles" / f"{cycle.number:06d}"
