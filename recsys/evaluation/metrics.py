@@ -12,9 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from recsys.evaluation.scores import Scores
+from recsys.evaluation.scores import SMALLEST, Scores
 
-SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
 LOGLOSS = "mean of −ln P(label)"
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from recsys.evaluation.metrics import BINARY, RowMetric, ScoresMetric
+from recsys.evaluation.scores import SMALLEST
 
 BINS = 20  # of metrics of bins
 ROWS = 100_000  # if there are more rows, a random sample of this size is resampled
@@ -52,7 +53,7 @@ class Predictions:
         group = np.searchsorted(last, self._positive)  # index of each positive's score
         used, self._first = np.unique(group, return_index=True)  # scores of positives, and the first positive of each
         self._last, self._before = last[used], np.append(-1, last)[used]
-        p = np.clip(self.probability, 1e-7, 1 - 1e-7)
+        p = np.clip(self.probability, SMALLEST, 1 - SMALLEST)
         self._sums = np.stack([self.probability, -np.where(self.label > 0, np.log(p), np.log1p(-p))])
         if self.weight is not None:
             self._sums *= self.weight

@@ -9,6 +9,7 @@ import numpy as np
 SHIFT = 9  # number of low bits of a float32 that its bin ignores: 2^14 bins for each octave
 BINS = (0x3F800000 >> SHIFT) + 1
 POINTS = 200  # number of points of a curve
+SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Scores:
         return [(float(a / n), float(b / n), int(n) if whole else float(n)) for a, b, n in parts if n]
 
     def mean_logloss(self) -> float:
-        """Return the mean of -ln P(label), with probabilities clipped to [1e-7, 1 - 1e-7]."""
+        """Return the mean of -ln P(label), with probabilities clipped to [SMALLEST, 1 - SMALLEST]."""
         rows = float(self.rows.sum())
         return float(self.logloss.sum()) / rows if rows else math.nan
 
@@ -162,5 +163,5 @@ class Scores:
 
 def _sums(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return float64 probabilities and -ln P(label)."""
-    p = np.clip(probability.astype(np.float64), 1e-7, 1 - 1e-7)
+    p = np.clip(probability.astype(np.float64), SMALLEST, 1 - SMALLEST)
     return p, -np.log(np.where(label > 0, p, 1 - p))

@@ -119,8 +119,6 @@ class Step:
         """What metrics.json says of the steps."""
         return {}
 
-    # --- state ---------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         state = self.optimizers.state_dict() | ({"steps_before": self._steps_before} if self._steps_before else {})
         return state if self.ema is None else state | {"ema": self.ema.state_dict()}

@@ -10,7 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (82_061, 74_000),
+    "lines": (82_060, 74_000),
     "files": (542, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_056, 800),
