@@ -36,9 +36,9 @@ _PAGE_HEADERS: Headers = [
 Handler = Callable[..., "Response | Awaitable[Response]"]
 _TEXT = {"type": "string"}
 _TENSORS = {"type": "array", "items": OBJECT}
-_INFER = body_of({"id": {"type": "string"}, "parameters": OBJECT, "inputs": _TENSORS, "outputs": _TENSORS}, "inputs")
+_INFER = body_of({"id": _TEXT, "parameters": OBJECT, "inputs": _TENSORS, "outputs": _TENSORS}, "inputs")
 _FEEDBACK = body_of({"feedback": {"type": "array", "items": OBJECT}}, "feedback")
-_LOAD = body_of({"parameters": body_of({"version": {"type": "string"}})})
+_LOAD = body_of({"parameters": body_of({"version": {"type": ["string", "integer"]}})})
 
 
 class HttpRequest:

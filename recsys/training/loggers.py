@@ -2,9 +2,10 @@
 
 import csv
 import os
+import sys
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from recsys.job.run_config import RunConfig
 from recsys.training.run_state import RunState
 
 MAX_TAG_LENGTH = 64  # characters, that W&B takes
+WANDB_ID = "wandb_id"  # a resumed run keeps its id, so that `wandb sync --append` continues it
 
 
 def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger]:
@@ -42,7 +44,7 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
 
 def _wandb_options(cfg: RunConfig, path: Path, node: Mapping[str, Any], start: RunState | None) -> dict[str, Any]:
     """Return the tags and the id of a run of W&B."""
-    file = path / "wandb_id"  # a resumed run keeps its id, so that `wandb sync --append` continues it
+    file = path / WANDB_ID
     if start is None or not file.exists():
         file.write_text(uuid.uuid4().hex[:8])
     model = str(cfg.model["_target_"]).rpartition(".")[2]
@@ -61,6 +63,22 @@ def end_loggers(
         track_results(loggers, checkpoint, metrics, curves)
     for logger in loggers:
         logger.finalize("success")
+
+
+@contextmanager
+def closed_wandb_run(path: Path) -> Iterator[None]:
+    """End the run of W&B that a training begins, so that the next training of this process begins its own.
+
+    A run that the caller began, such as an agent of W&B, stays open.
+    """
+    exit_code = 1
+    try:
+        yield
+        exit_code = 0
+    finally:
+        run, file = getattr(sys.modules.get("wandb"), "run", None), path / WANDB_ID
+        if run is not None and file.exists() and run.id == file.read_text(encoding="utf-8"):
+            run.finish(exit_code=exit_code)
 
 
 class EventLogger(Logger):

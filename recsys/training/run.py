@@ -262,12 +262,14 @@ def fit_and_write(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: 
     Args:
         folder: the run's folder, and the state to resume from.
     """
+    from recsys.training.loggers import closed_wandb_run
     from recsys.training.results import write_results
 
     fit_and_measure = method_of(cfg)
-    results = fit_and_measure(cfg, folder, prepared, ranks)
-    if ranks.rank == 0:
-        write_results(cfg, folder.path, prepared, results)
+    with closed_wandb_run(folder.path):
+        results = fit_and_measure(cfg, folder, prepared, ranks)
+        if ranks.rank == 0:
+            write_results(cfg, folder.path, prepared, results)
 
 
 def method_of(cfg: RunConfig) -> Callable[[RunConfig, RunFolder, Prepared, Ranks], RunResults]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import run_forked
+from forks import fork, run_forked
 
 SMALL = ["data.sample.rows=6000", "trainer.batch_size=256", "trainer.threads=1", "trainer.log_every_n_steps=5"]
 
@@ -114,3 +114,29 @@ def test_an_alert_where_the_loss_is_no_number(run: Path) -> None:
     [alert] = [r.alert for r in records(run.parent / "nan") if r.WhichOneof("record_type") == "alert"]
     assert alert.title == "the loss is not finite" and "last good checkpoint" in alert.text
     assert alert.level == "ERROR"
+
+
+def trains_thrice() -> None:
+    """Train in one process: a training that fails, one that ends, and one inside the caller's own run of W&B."""
+    import wandb
+
+    import recsys
+    from recsys.base.errors import NotFinite
+
+    small = ["model=dlrm", "data=criteo", *SMALL, "trainer.max_epochs=1", "logger=wandb"]
+    with pytest.raises(NotFinite):
+        recsys.train([*small, "run_dir=first", "optim.dense.lr=1e30", "optim.sparse.lr=1e30"])
+    recsys.train([*small, "run_dir=second"])
+    own = wandb.init(project="mine", mode="offline")
+    recsys.train([*small, "run_dir=third"])
+    assert wandb.run is own
+    own.finish()
+
+
+@pytest.mark.slow
+def test_each_training_of_a_process_has_a_run_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    assert fork(trains_thrice).wait(120) == 0
+    found = {run: len([*(tmp_path / run).glob("wandb/offline-run-*")]) for run in ("first", "second", "third", ".")}
+    assert found == {"first": 1, "second": 1, "third": 0, ".": 1}
