@@ -53,6 +53,7 @@ READ: list[tuple[bytes, dict[str, Any], list[Any], list[tuple[int, str]]]] = [
     (b"y,a\n 1, 2 \n0 ,3\n", {"strip": True}, TWO, []),
     ("y,a\n1,2\n0,3\n".encode("utf-16"), {"encoding": "utf-16"}, TWO, []),
     (b"b,c\n1,2\n0,3\n", {"columns": ["y", "a"]}, TWO, []),
+    (b"\xef\xbb\xbf1\t2", {"header": False, "columns": ["y", "a"], "separator": "\t"}, [("1", "2", 1)], []),
     (b"\ny,a\n1,2\n  \n0,3\n\n1\n\n", {}, [("1", "2", 3), ("0", "3", 5)], [(7, "1 fields, not 2")]),
     (
         b"# made\n\ny,a\n1,2\n#0,9\n \ny,a\n0,3\nx\n",

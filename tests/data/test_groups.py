@@ -1,7 +1,6 @@
 """Rows by group: against plain Python, in little memory, and never with a look at what comes later."""
 
 from collections import defaultdict
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -107,23 +106,6 @@ def test_rows_before(events: list[Event], k: int, gap: int | None, moments: bool
             expected[place] = (lagged, less, before, history, [items[p] for p in chosen], ages, splits[place])
     found = done.select("x", "d", "before", "history", "chosen", "ages", SPLIT).rows()
     assert found == [expected[i] for i in range(len(events))]
-
-
-def test_the_order_of_a_moment_s_rows_in_the_files_is_all_the_same_to_them() -> None:
-    """All orders of six rows: two moments of two and three rows, and one row before them."""
-    data = config("""
-        group: {by: user, order: t}
-        split: {by: time, column: t}
-        sparse: {item: {}, before: {column: item, lag: 1}, history: {column: item, last: 9}}
-    """)
-    events = [("u", "a", 0), ("u", "b", 1), ("u", "c", 1), ("u", "d", 2), ("u", "e", 2), ("u", "f", 2)]
-    for order in permutations(events):
-        items = [e[1] for e in order]
-        rows = typed_rows(list(order), before=items, history=items).with_columns(pl.lit(0, pl.UInt8).alias(SPLIT))
-        for item, before, history in arrange(data, rows).select("item", "before", "history").iter_rows():
-            past = [i for i in items if i < min(item, "b")], [i for i in items if i in "bc" and item in "def"]
-            assert history == past[0] + past[1] if item > "a" else history == []
-            assert before == (history[-1] if history else None)
 
 
 @settings(max_examples=examples(80), deadline=None)

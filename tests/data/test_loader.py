@@ -276,15 +276,6 @@ def test_ranks_share_the_rows_in_equal_steps(
             left.remove(row)  # no row twice
 
 
-def test_a_rank_without_rows_takes_the_same_steps(tmp_path: Path) -> None:
-    paths = files(tmp_path, table(33))
-    loaders = [ParquetLoader(paths, SPECS["multi"], batch_size=16, rank=r, world_size=2) for r in range(2)]
-    batches = [list(loader) for loader in loaders]
-    assert [[b.rows for b in of_rank] for of_rank in batches] == [[16, 1], [16, 1]]
-    assert batches[0][1].weight is None and batches[1][1].weight is not None
-    assert content(batches[1][1:], SPECS["multi"]) == []
-
-
 def epoch(loader: ParquetLoader) -> list[float]:
     return [x for b in loader for x in b.dense[:, 0].tolist()]
 

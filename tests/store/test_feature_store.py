@@ -91,15 +91,6 @@ def test_readers_see_whole_writes_while_another_process_writes(tmp_path: Path) -
     assert writer.exitcode == 0 and len(seen) > 1
 
 
-def test_values_at_a_time(view: View) -> None:
-    rows = pl.DataFrame({"user": ["u1"] * 5 + ["u3"], "ts": [day(n) for n in (0.5, 1, 2, 3, 9)] + [day(5)]})
-    joined = view.join(rows, "ts")
-    assert joined.columns == ["user", "ts", "age", "country"]
-    assert joined["age"].to_list() == [None, 10, 10, 31, 31, None]
-    aged = View(**{**vars(view), "max_age": "2d"}).join(rows, "ts")
-    assert aged["age"].to_list() == [None, 10, 10, 31, None, None]
-
-
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 99)), min_size=1, max_size=30),
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-1, 11)), max_size=15),
