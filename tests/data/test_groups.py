@@ -11,7 +11,7 @@ from data_configs import data_from
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_rows import frames
+from raw_rows import by_user, frames
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT
@@ -41,23 +41,6 @@ def typed_rows(events: list[Event], **columns: list[Any]) -> pl.DataFrame:
         {"item": items, GROUP: users, ORDER: times, PLACE: range(len(events)), **columns},
         schema_overrides={"item": pl.String, GROUP: pl.String, ORDER: pl.Float64, PLACE: pl.Int64},
     )
-
-
-def by_user(events: list[Event], gap: int | None = None) -> list[list[int]]:
-    """Places of the rows of each user (and session), in order."""
-    users = defaultdict(list)
-    for place, (user, _, time) in enumerate(events):
-        users[user].append((time, place))
-    groups = []
-    for rows in users.values():
-        rows.sort()
-        last = None
-        for time, place in rows:
-            if last is None or (gap is not None and time - last > gap):
-                groups.append([])
-            groups[-1].append(place)
-            last = time
-    return groups
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from("uvwxé"), st.sampled_from("abcd"), st.integers(0, 30)), max_size=40)

@@ -1,7 +1,7 @@
 """Data for retrieval: what held-out rows ask for, against plain Python; candidates, and the table of items."""
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_rows import frames, of_yaml
+from raw_rows import by_user, frames, of_yaml
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS, group_features
@@ -51,21 +51,6 @@ def sequences(way: str, longest: int, held_out: str, gap: int | None, more: str 
             more,
         ]
     )
-
-
-def by_user(events: list[Event], gap: int | None = None) -> list[list[int]]:
-    """Places of each user's (or session's) rows, in order."""
-    users = defaultdict(list)
-    for place, (user, _, time) in enumerate(events):
-        users[user].append((time, place))
-    groups = []
-    for rows in users.values():
-        rows.sort()
-        for i, (time, place) in enumerate(rows):
-            if i == 0 or (gap is not None and time - rows[i - 1][0] > gap):
-                groups.append([])
-            groups[-1].append(place)
-    return groups
 
 
 def splits_of(events: list[Event], way: str, validation: float = 0.2, test: float = 0.2) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime
 import polars as pl
 import pytest
+from export_command import export_message
 from fake_triton import Request, TritonError, config_of, loaded, texts
 from forks import ok, run_forked
 from google.protobuf import text_format
@@ -22,7 +23,7 @@ from tritonclient.grpc import model_config_pb2
 
 import recsys
 from recsys.base.errors import UserError
-from recsys.config.compose import compose, parsed
+from recsys.config.compose import compose
 from recsys.export import __main__ as export
 from recsys.export.artefact import Artefact, load
 from recsys.export.artefact.load_artefact import model_of
@@ -53,22 +54,7 @@ def trained(folder: Path, *overrides: str) -> Path:
 
 
 def export_run(run: Path, output: Path, *overrides: str) -> str | None:
-    """Run the command; return its message if it fails."""
-    code, message = cli_call("export", [f"run={run}", f"output={output}", *overrides])
-    assert (code == 0) == (message is None)
-    return message
-
-
-def cli_call(command: str, arguments: list[str]) -> tuple[int, str | None]:
-    before, sys.argv = sys.argv, [f"recsys.{command}", *arguments]
-    try:
-        cfg = parsed(command, arguments)
-        export._command(cfg)
-    except UserError as e:
-        return 2, str(e)
-    finally:
-        sys.argv = before
-    return 0, None
+    return export_message(f"run={run}", f"output={output}", *overrides)
 
 
 CRITEO = ["data=criteo", "data.sample.rows=3000", "trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=256"]
