@@ -41,6 +41,7 @@ READ: list[tuple[bytes, dict[str, Any], list[Any], list[tuple[int, str]]]] = [
     (b"y,a", {}, [], []),
     (b'y,a\n1,"2,5"\n0,"p ""q"""\n', {}, [("1", "2,5", 2), ("0", 'p "q"', 3)], []),
     (b"y,a\n1,\n", {}, [("1", None, 2)], []),
+    (b'y,a\n1,"2"\n0,"x\n1,"3"\n', {}, [("1", "2", 2), ("1", "3", 4)], [(3, "a quote is not closed")]),
     (b"y::a\n1::2\n0::3\n", {"separator": "::"}, TWO, []),
     (b'y::a\n"1"::2\n0::3\n', {"separator": "::"}, TWO, []),
     (b'y::a\n1::"x::y"\n0::2::3\n', {"separator": "::"}, [("1", "x::y", 2)], [(3, "3 fields, not 2")]),

@@ -80,14 +80,6 @@ def test_wrong_widths_come_with_their_line(
     }
 
 
-def test_a_stray_quote_costs_its_own_line_alone(tmp_path: Path) -> None:
-    lines = ["y,a", *(f'{i % 2},"{i}"' for i in range(300))]
-    lines[11], lines[200] = '1,"v', '0,"w,'
-    frame, bad = read(tmp_path, "\n".join(lines).encode())
-    assert len(frame) == 298 and frame[LINE].to_list() == [i for i in range(2, 302) if i not in (12, 201)]
-    assert [(b.line, b.text) for b in bad] == [(12, '1,"v'), (201, '0,"w,')]
-
-
 def parquet(frame: pl.DataFrame | pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(frame if isinstance(frame, pa.Table) else frame.to_arrow(), sink)

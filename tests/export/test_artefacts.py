@@ -178,22 +178,6 @@ def test_verify_repeats_the_proof_and_finds_what_differs(artefact: Path, tmp_pat
         verify(moved)
 
 
-@pytest.mark.parametrize(
-    "name", ["model.onnx", "tables/dim16.bin", "pipeline/vocabularies/cat_2.parquet", "examples.json"]
-)
-def test_a_changed_file_is_refused(name: str, artefact: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(artefact, copy)
-    data = bytearray((copy / name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (copy / name).write_bytes(data)
-    with pytest.raises(DamagedFile, match=rf"{name}: is damaged; its content differs from what was written"):
-        load(copy)
-    (copy / name).unlink()
-    with pytest.raises(DamagedFile, match=rf"{name}: is missing"):
-        load(copy, digests=False)
-
-
 def test_other_folders_are_refused(artefact: Path, run: Path, tmp_path: Path) -> None:
     hint = r"write an artefact with python -m recsys.export run=RUN output=DIR$"
     with pytest.raises(UserError, match=rf"is a run; {hint}"):
@@ -209,6 +193,10 @@ def test_other_folders_are_refused(artefact: Path, run: Path, tmp_path: Path) ->
     (copy / "triton/clicks_model/1/__pycache__").mkdir()
     (copy / "triton/clicks_model/1/__pycache__/model.pyc").touch()  # as Triton's Python does
     load(copy)
+    (copy / "examples.json").rename(tmp_path / "examples.json")
+    with pytest.raises(DamagedFile, match=r"examples.json: is missing"):
+        load(copy, digests=False)
+    (tmp_path / "examples.json").rename(copy / "examples.json")
     about = Artefact.open(copy).about
     manifest.write(copy, manifest.read(copy) or {}, {"artefact": {**about, "format": "1"}})
     with pytest.raises(
