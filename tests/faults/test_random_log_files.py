@@ -123,7 +123,7 @@ def test_each_event_counts_once(seed: int, tmp_path: Path, monkeypatch: pytest.M
 
     act("new")
     act("materialise")
-    for _ in range(25):
+    for _ in range(40):
         act(rng.choice(STEPS))
     act("materialise")
     found = values_at(view, store, [f"u{i}" for i in range(12)], 1e6)
