@@ -1,5 +1,6 @@
 """Raw columns to fitted transforms, in a line; for tests."""
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,20 @@ def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
     """The rows of each split."""
     splits = ("train", "validation", "test")
     return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in splits}
+
+
+def by_user(events: list[tuple[str, str, int]], gap: int | None = None) -> list[list[int]]:
+    """Places of the rows (user, item, time) of each user, or session, in order."""
+    users = defaultdict(list)
+    for place, (user, _, time) in enumerate(events):
+        users[user].append((time, place))
+    groups = []
+    for rows in users.values():
+        rows.sort()
+        last = None
+        for time, place in rows:
+            if last is None or (gap is not None and time - last > gap):
+                groups.append([])
+            groups[-1].append(place)
+            last = time
+    return groups

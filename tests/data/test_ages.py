@@ -73,18 +73,6 @@ def test_against_a_brute_force(events: list[Event], last: int, gap: int | None) 
         assert ages == [None if now is None or t is None else now - t for t in then]
 
 
-@settings(max_examples=examples(80), deadline=None)
-@given(EVENTS.filter(bool), st.data())
-def test_later_rows_change_nothing(events: list[Event], data: st.DataObject) -> None:
-    """Rows from a moment on become others, of any group, time and number; all earlier rows keep their ages."""
-    at = data.draw(st.integers(0, 12))
-    later = st.lists(st.tuples(st.sampled_from("uvwxé"), st.integers(at, 15), TIMES), max_size=10)
-    kept = [e for e in events if e[1] < at]
-    one, other = arranged(events), arranged(kept + data.draw(later))
-    before = [i for i, e in enumerate(events) if e[1] < at]
-    assert one[before]["ages"].to_list() == other[: len(kept)]["ages"].to_list()
-
-
 def test_the_query_for_the_next_item_is_at_the_time_of_the_last_row() -> None:
     data = config("""
         group: {by: user, order: at}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from data_configs import small_config
 
 from recsys.base.errors import UserError
 from recsys.data.features import ResolvedData
@@ -14,7 +15,7 @@ from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
 from recsys.data.raw.derive import steps
 from recsys.online.row_transforms import RowTransforms
-from recsys.schema.data_schema import LabelConfig, SparseConfig, SplitConfig
+from recsys.schema.data_schema import SparseConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig
 
 OLD, NEW = pl.DataFrame({"y": [0, 1], "user": ["a", "b"]}), pl.DataFrame({"y": [1], "user": ["a"], "n": [7]})
@@ -22,15 +23,8 @@ OLD, NEW = pl.DataFrame({"y": [0, 1], "user": ["a", "b"]}), pl.DataFrame({"y": [
 
 def config(root: Path, format_: str, **more: object) -> ResolvedData:
     source = SourceConfig(format=format_, files=["*.log"], **more)  # type: ignore[arg-type]
-    return ResolvedData(
-        name="t",
-        root=str(root),
-        prepared=str(root / "prepared"),
-        source=source,
-        sparse={"user": SparseConfig(), "n": SparseConfig()},
-        label=LabelConfig("y"),
-        split=SplitConfig(by="order", validation=0, test=0.3),
-    )
+    sparse, split = {"user": SparseConfig(), "n": SparseConfig()}, SplitConfig(by="order", validation=0, test=0.3)
+    return small_config(root, root=str(root), source=source, sparse=sparse, split=split)
 
 
 def _json_lines(frame: pl.DataFrame, file: Path) -> None:

@@ -41,6 +41,7 @@ READ: list[tuple[bytes, dict[str, Any], list[Any], list[tuple[int, str]]]] = [
     (b"y,a", {}, [], []),
     (b'y,a\n1,"2,5"\n0,"p ""q"""\n', {}, [("1", "2,5", 2), ("0", 'p "q"', 3)], []),
     (b"y,a\n1,\n", {}, [("1", None, 2)], []),
+    (b'y,a\n1,"2"\n0,"x\n1,"3"\n', {}, [("1", "2", 2), ("1", "3", 4)], [(3, "a quote is not closed")]),
     (b"y::a\n1::2\n0::3\n", {"separator": "::"}, TWO, []),
     (b'y::a\n"1"::2\n0::3\n', {"separator": "::"}, TWO, []),
     (b'y::a\n1::"x::y"\n0::2::3\n', {"separator": "::"}, [("1", "x::y", 2)], [(3, "3 fields, not 2")]),
@@ -53,6 +54,7 @@ READ: list[tuple[bytes, dict[str, Any], list[Any], list[tuple[int, str]]]] = [
     (b"y,a\n 1, 2 \n0 ,3\n", {"strip": True}, TWO, []),
     ("y,a\n1,2\n0,3\n".encode("utf-16"), {"encoding": "utf-16"}, TWO, []),
     (b"b,c\n1,2\n0,3\n", {"columns": ["y", "a"]}, TWO, []),
+    (b"\xef\xbb\xbf1\t2", {"header": False, "columns": ["y", "a"], "separator": "\t"}, [("1", "2", 1)], []),
     (b"\ny,a\n1,2\n  \n0,3\n\n1\n\n", {}, [("1", "2", 3), ("0", "3", 5)], [(7, "1 fields, not 2")]),
     (
         b"# made\n\ny,a\n1,2\n#0,9\n \ny,a\n0,3\nx\n",
@@ -189,46 +191,31 @@ def test_columns_in_another_order_in_each_file(tmp_path: Path) -> None:
 
 
 def test_joins_without_columns_bring_all(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("y,item\n" + "1,7\n0,8\n" * 50)
+    (tmp_path / "log.csv").write_text("y,item,user\n" + "1,7,a\n0,8,b\n" * 50)
+    (tmp_path / "users.json").write_text('{"user": "a", "age": 30}\n{"user": "b", "age": 40}\n')
     (tmp_path / "items.dat").write_bytes("7::käse::1,5\n8::brot::2\n".encode("latin-1"))
     join = JoinConfig(file="items.dat", key="item", names=["item", "name", "price"], separator="::", encoding="latin-1")
+    users = JoinConfig(file="users.json", key="user", format="jsonl")
     data = DataConfig(
         name="t",
         root=str(tmp_path),
         prepared=str(tmp_path / "prepared"),
-        source=SourceConfig(files=["log.csv"], joins=[join], decimal=","),
+        source=SourceConfig(files=["log.csv"], joins=[join, users], decimal=","),
         label=LabelConfig("y"),
-        dense={"price": DenseConfig(transform=[])},
+        derive={"day": "DATE('2026-01-05')"},
+        dense={"price": DenseConfig(transform=[]), "age": DenseConfig(transform=[])},
         sparse={"name": SparseConfig()},
     )
+    check_data(data)
+    check_files(resolve(data))
     prepared = prepare(data)
     assert prepared.fitted.data.source.joins[0].columns == {"item": "item", "name": "name", "price": "price"}
     assert prepared.fitted.vocabularies["name"]["value"].to_list() == ["brot", "käse"]
     train = pl.concat(pl.read_parquet(f) for f in prepared.files("train"))
-    assert sorted(train["price"].unique()) == [1.5, 2.0]
+    assert sorted(train.select("price", "age").unique().rows()) == [(1.5, 30.0), (2.0, 40.0)]
     join.names = ["item", "y", "price"]
     with pytest.raises(Exception, match="column y exists already; list the columns that you need"):
         prepare(data)
-
-
-def test_two_joins_without_columns(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("y,item,user\n" + "1,7,a\n0,8,b\n" * 50)
-    (tmp_path / "items.csv").write_text("item,price\n7,1\n8,2\n")
-    (tmp_path / "users.json").write_text('{"user": "a", "age": 30}\n{"user": "b", "age": 40}\n')
-    joins = [JoinConfig(file="items.csv", key="item"), JoinConfig(file="users.json", key="user", format="jsonl")]
-    data = DataConfig(
-        name="t",
-        root=str(tmp_path),
-        prepared=str(tmp_path / "prepared"),
-        source=SourceConfig(files=["log.csv"], joins=joins),
-        label=LabelConfig("y"),
-        derive={"day": "DATE('2026-01-05')"},
-        dense={"price": DenseConfig(transform=[]), "age": DenseConfig(transform=[])},
-    )
-    check_data(data)
-    check_files(resolve(data))
-    train = pl.concat(pl.read_parquet(f) for f in prepare(data).files("train"))
-    assert sorted(train.select("price", "age").unique().rows()) == [(1.0, 30.0), (2.0, 40.0)]
 
 
 FIELD = st.text(st.sampled_from("ab:#;|. \té"), max_size=4)

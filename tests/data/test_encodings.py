@@ -56,20 +56,6 @@ def test_target_is_the_smoothed_mean_of_all_other_folds(smoothing: float) -> Non
     assert learnt.apply(rows(data, u=["unseen", None]))["t"].to_list() == [np.float32(labels.mean())] * 2
 
 
-@pytest.mark.parametrize("values", [10_000, 3_000])  # each its own; some three rows each
-def test_values_that_mean_nothing_predict_nothing_in_training(values: int) -> None:
-    rng = np.random.default_rng(1)
-    labels, users = rng.integers(0, 2, 10_000), rng.permutation(10_000) % values
-    data = of_yaml("dense: {t: {column: u, transform: [{target: {smoothing: 1}}]}}")
-    frame = rows(data, u=users, y=labels).with_columns(pl.int_range(10_000).alias(ROW))
-    learnt = learn(data, frame)
-    assert abs(area(labels, learnt.apply(frame)["t"].to_numpy()) - 0.5) < 0.02
-    if values == 10_000:
-        assert learnt.apply(frame)["t"].n_unique() == 1
-    # the test sees what it is to see: the means of all rows would have given the label away
-    assert area(labels, learnt.apply(frame.drop(ROW))["t"].to_numpy()) > 0.7
-
-
 def test_no_leak_through_preparing(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     users = rng.integers(0, 30, 6000)

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from data_configs import small_config
 
 from recsys.base.errors import UserError
 from recsys.data.features import ResolvedData
@@ -53,10 +54,9 @@ def sessions(folder: Path, kind: str) -> ResolvedData:
             texts.write_csv(file)
     explode: Any = {"jsonl": "events", "parquet": ["events"], "arrow": ["aid", "ts", "type"]}.get(kind)
     prefix = "events." if kind in ("jsonl", "parquet") else ""
-    return ResolvedData(
-        name="t",
+    return small_config(
+        folder,
         root=str(raw),
-        prepared=str(folder / "prepared"),
         source=SourceConfig(format=kind, explode=explode or dict.fromkeys(("aid", "ts", "type"), " ")),
         label=LabelConfig(f"{prefix}type", positive=["buy"]),
         dense={"ts": DenseConfig(column=f"{prefix}ts", transform=[])},
@@ -95,17 +95,6 @@ def test_rows_are_elements_in_every_format_and_chunk_size(
     assert exploded(data) == rows
 
 
-def test_prepared_data_is_the_same_in_every_format(tmp_path: Path) -> None:
-    """Sessions stay whole: they are split by a hash of the session."""
-    tables = []
-    for kind in KINDS:
-        prepared = prepare(sessions(tmp_path, kind))
-        parts = [pl.read_parquet(prepared.folder / s / "*.parquet") for s in ("train", "validation", "test")]
-        assert sum(p.height for p in parts) == len(EXPLODED)
-        tables.append(pl.concat(parts))
-    assert all(t.equals(tables[0]) for t in tables)
-
-
 def test_bad_rows_have_the_line_of_the_raw_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists of unequal length, and an element that cannot be read, in the second of two chunks."""
     raw = tmp_path / "raw"
@@ -115,10 +104,8 @@ def test_bad_rows_have_the_line_of_the_raw_row(tmp_path: Path, monkeypatch: pyte
     lines[180] = "180,1 2,0 maybe"
     (raw / "a.csv").write_text("user,items,clicks\n" + "\n".join(lines) + "\n")
     monkeypatch.setattr(RawFormat, "range_bytes", 1000)
-    data = ResolvedData(
-        name="t",
-        root=str(raw),
-        prepared=str(tmp_path / "prepared"),
+    data = small_config(
+        tmp_path,
         source=SourceConfig(explode={"items": " ", "clicks": " "}),
         label=LabelConfig("clicks"),
         sparse={"items": SparseConfig(), "user": SparseConfig()},

@@ -1,7 +1,6 @@
 """Rows by group: against plain Python, in little memory, and never with a look at what comes later."""
 
 from collections import defaultdict
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from data_configs import data_from
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_rows import frames
+from raw_rows import by_user, frames
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT
@@ -42,23 +41,6 @@ def typed_rows(events: list[Event], **columns: list[Any]) -> pl.DataFrame:
         {"item": items, GROUP: users, ORDER: times, PLACE: range(len(events)), **columns},
         schema_overrides={"item": pl.String, GROUP: pl.String, ORDER: pl.Float64, PLACE: pl.Int64},
     )
-
-
-def by_user(events: list[Event], gap: int | None = None) -> list[list[int]]:
-    """Places of the rows of each user (and session), in order."""
-    users = defaultdict(list)
-    for place, (user, _, time) in enumerate(events):
-        users[user].append((time, place))
-    groups = []
-    for rows in users.values():
-        rows.sort()
-        last = None
-        for time, place in rows:
-            if last is None or (gap is not None and time - last > gap):
-                groups.append([])
-            groups[-1].append(place)
-            last = time
-    return groups
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from("uvwxé"), st.sampled_from("abcd"), st.integers(0, 30)), max_size=40)
@@ -107,23 +89,6 @@ def test_rows_before(events: list[Event], k: int, gap: int | None, moments: bool
             expected[place] = (lagged, less, before, history, [items[p] for p in chosen], ages, splits[place])
     found = done.select("x", "d", "before", "history", "chosen", "ages", SPLIT).rows()
     assert found == [expected[i] for i in range(len(events))]
-
-
-def test_the_order_of_a_moment_s_rows_in_the_files_is_all_the_same_to_them() -> None:
-    """All orders of six rows: two moments of two and three rows, and one row before them."""
-    data = config("""
-        group: {by: user, order: t}
-        split: {by: time, column: t}
-        sparse: {item: {}, before: {column: item, lag: 1}, history: {column: item, last: 9}}
-    """)
-    events = [("u", "a", 0), ("u", "b", 1), ("u", "c", 1), ("u", "d", 2), ("u", "e", 2), ("u", "f", 2)]
-    for order in permutations(events):
-        items = [e[1] for e in order]
-        rows = typed_rows(list(order), before=items, history=items).with_columns(pl.lit(0, pl.UInt8).alias(SPLIT))
-        for item, before, history in arrange(data, rows).select("item", "before", "history").iter_rows():
-            past = [i for i in items if i < min(item, "b")], [i for i in items if i in "bc" and item in "def"]
-            assert history == past[0] + past[1] if item > "a" else history == []
-            assert before == (history[-1] if history else None)
 
 
 @settings(max_examples=examples(80), deadline=None)

@@ -108,29 +108,3 @@ def test_a_condition_chooses_among_the_rows_strictly_before(kind: str, tmp_path:
         clicked = [j for j in earlier if rows["label"][int(j)]]
         assert list(before) == earlier[-LAST:] and list(clicks) == clicked[-LAST:]
         assert t == (time[clicked[-2]] if len(clicked) > 1 else -1)
-
-
-def test_no_value_of_the_row_or_of_later_rows_is_in_its_history(tmp_path: Path) -> None:
-    """The rows are in any order, in three files, and each has an item of its own."""
-    (tmp_path / "raw").mkdir()
-    rng = np.random.default_rng(1)
-    user, time = rng.integers(0, USERS, ROWS), rng.permutation(ROWS)
-    rows = pl.DataFrame({"user": user, "item": range(ROWS), "t": time, "label": rng.integers(0, 2, ROWS)})
-    for i in range(3):
-        rows[i::3].write_csv(tmp_path / "raw" / f"{i}.csv")
-    prepared = prepared_data(
-        f"""
-        group: {{by: user, order: t}}
-        split: {{by: time, column: t}}
-        sparse:
-          item: {{encode: id, rows: {ROWS}}}
-          items: {{column: item, table: item, last: {LAST}, encode: id, rows: {ROWS}}}
-        """,
-        tmp_path,
-    )
-    found = rows_of(prepared)
-    assert found.height == ROWS
-    for row, past in found.select("item", "items").iter_rows():
-        earlier = [j for j in np.argsort(time) if user[j] == user[row] and time[j] < time[row]]
-        assert list(past) == earlier[-LAST:]
-        assert row not in past and all(time[j] < time[row] for j in past)

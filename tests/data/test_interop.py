@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from data_configs import data_config
+from data_configs import data_config, small_config
 from examples import examples
 from feature_specs import CARDINALITIES, NUMBERS, Rows
 from forks import run_forked
@@ -29,7 +29,7 @@ from recsys.data.raw.raw_format import RawFormat
 from recsys.online.predictor import Predictor
 from recsys.online.row_transforms import RowTransforms
 from recsys.preprocess import preprocess
-from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig
+from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
 
 SPLITS = ("train", "validation", "test")
 
@@ -304,8 +304,7 @@ def test_mistakes_without_a_file(tmp_path: Path) -> None:
 
 def ids(tmp_path: Path, **more: Any) -> DataConfig:
     sparse = {"s": SparseConfig(encode="id", rows=7), "b": SparseConfig(encode="id", rows=5, split=" ", max_length=2)}
-    kinds = {"name": "t", "root": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared")}
-    return ResolvedData(**(kinds | {"label": LabelConfig("y"), "sparse": sparse, "max_bad_rows": 0.5} | more))
+    return small_config(tmp_path, **({"sparse": sparse, "max_bad_rows": 0.5} | more))
 
 
 ROWS = [(i % 2, str(i % 7), " ".join(str((i + j) % 5) for j in range(i % 4))) for i in range(40)]
@@ -370,13 +369,3 @@ def test_train_plan_and_predict(tmp_path: Path, run_command: Any) -> None:
     wrong = rows.with_columns(pl.lit(100, pl.Int64).alias("c_small"))
     predicted = Predictor.load(str(tmp_path / "run")).predict(pl.concat([rows.cast(wrong.schema), wrong]))
     assert predicted[:50].equals(scores.alias(predicted.name)) and predicted[50:].null_count() == 50
-
-
-def test_the_last_ids_of_a_group(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "f.csv").write_text("y,u,s\n" + "".join(f"{i % 2},{i % 2},{i % 7}\n" for i in range(40)))
-    sparse = {"s": SparseConfig(encode="id", rows=7), "before": SparseConfig("s", encode="id", rows=7, last=2)}
-    done = frames(prepare(ids(tmp_path, sparse=sparse, group=GroupConfig(by="u"))))
-    whole = pl.concat([done[s] for s in SPLITS])
-    assert whole["s"].to_list() == [i % 7 for i in range(40)]
-    assert whole["before"].to_list() == [[j % 7 for j in (i - 4, i - 2) if j >= 0] for i in range(40)]

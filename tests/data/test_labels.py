@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from data_configs import small_config
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,6 @@ from recsys.schema.data_schema import (
     SplitConfig,
     WeightConfig,
 )
-from recsys.schema.source_schema import SourceConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)
 ROWS = 1000
@@ -71,15 +71,8 @@ def log(rows: int = ROWS) -> pl.DataFrame:
 
 
 def config(folder: Path, **more: Any) -> ResolvedData:
-    given: dict[str, Any] = {
-        "name": "t",
-        "root": str(folder / "raw"),
-        "prepared": str(folder / "prepared"),
-        "source": SourceConfig(),
-        "dense": {"x": DenseConfig(transform=[])},
-        "sparse": {"s": SparseConfig()},
-    }
-    return ResolvedData(**(given | more))
+    given = {"label": LabelConfig(), "dense": {"x": DenseConfig(transform=[])}, "sparse": {"s": SparseConfig()}}
+    return small_config(folder, **(given | more))
 
 
 def prepared_log(folder: Path, **more: Any) -> tuple[pl.DataFrame, Prepared]:

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from recsys.data.features import LABEL
-from recsys.data.loader.lanes import parts_of
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.interface.labels import BinaryLabel
@@ -131,15 +130,3 @@ def test_positions_of_before_lanes_were_kept(files: list[Path]) -> None:
     whole, _ = steps(files, 2, None, 9)
     rest, _ = steps(files, 2, {"epoch": 0, "step": 6}, 3)
     assert rest == whole[6:]
-
-
-def test_parts_cover_a_step() -> None:
-    for world_size in (1, 2, 3, 4, 6):
-        for lanes in (1, 2, 3, 4, 6):
-            rows = [
-                (p.lane * (STEP // lanes)) + i
-                for rank in range(world_size)
-                for p in parts_of(rank, world_size, lanes, STEP)
-                for i in range(p.start, p.stop)
-            ]
-            assert rows == list(range(STEP))

@@ -10,13 +10,13 @@ from typing import Any
 
 import polars as pl
 import pytest
-from data_configs import data_from
+from data_configs import data_from, small_config
 from forks import warm_python
 from omegaconf import OmegaConf
 from raw_rows import frames
 
 from recsys.base.errors import UserError
-from recsys.data.features import LABEL, ResolvedData
+from recsys.data.features import LABEL
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare.check_data import check_files
@@ -28,7 +28,6 @@ from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
     GroupConfig,
-    LabelConfig,
     SequenceConfig,
     SparseConfig,
     SplitConfig,
@@ -47,15 +46,8 @@ def write(folder: Path, *, rows: int = 200, bad: tuple[int, ...] = ()) -> Path:
 
 
 def config(tmp_path: Path, **more: Any) -> DataConfig:
-    defaults: dict[str, Any] = {
-        "name": "t",
-        "root": str(tmp_path / "raw"),
-        "prepared": str(tmp_path / "prepared"),
-        "label": LabelConfig("y"),
-        "dense": {"x": DenseConfig(transform=["standardise"])},
-        "sparse": {"s": SparseConfig()},
-    }
-    return ResolvedData(**(defaults | more))
+    given = {"dense": {"x": DenseConfig(transform=["standardise"])}, "sparse": {"s": SparseConfig()}}
+    return small_config(tmp_path, **(given | more))
 
 
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

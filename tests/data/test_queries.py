@@ -1,11 +1,10 @@
 """Data for retrieval: what held-out rows ask for, against plain Python; candidates, and the table of items."""
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_rows import frames, of_yaml
+from raw_rows import by_user, frames, of_yaml
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS, group_features
@@ -52,21 +51,6 @@ def sequences(way: str, longest: int, held_out: str, gap: int | None, more: str 
             more,
         ]
     )
-
-
-def by_user(events: list[Event], gap: int | None = None) -> list[list[int]]:
-    """Places of each user's (or session's) rows, in order."""
-    users = defaultdict(list)
-    for place, (user, _, time) in enumerate(events):
-        users[user].append((time, place))
-    groups = []
-    for rows in users.values():
-        rows.sort()
-        for i, (time, place) in enumerate(rows):
-            if i == 0 or (gap is not None and time - rows[i - 1][0] > gap):
-                groups.append([])
-            groups[-1].append(place)
-    return groups
 
 
 def splits_of(events: list[Event], way: str, validation: float = 0.2, test: float = 0.2) -> list[int]:
@@ -274,33 +258,6 @@ def _lists(lists: Any) -> Iterator[list[int]]:
     return (x.tolist() for x in torch.split(lists.values, lists.lengths.tolist()))
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    st.integers(0, 10_000), st.sampled_from([("order", "next"), ("leave_one_out", "next"), ("leave_one_out", "all")])
-)
-def test_sessions_as_lines(seed: int, how: tuple[str, str]) -> None:
-    """'item item ...': each line is a group of its own, whatever it holds."""
-    (way, held_out), draw = how, np.random.default_rng(seed)
-    lines = [[f"i{draw.integers(9)}" for _ in range(draw.integers(1, 7))] for _ in range(30)]
-    events = [(f"{n:03d}", item, 0) for n, items in enumerate(lines) for item in items]
-    with TemporaryDirectory() as home:
-        (Path(home) / "s.txt").write_text("".join(" ".join(x) + "\n" for x in lines))
-        text = f"""
-            source: {{format: lists, files: [s.txt], separator: " ", columns: [item]}}
-            group: {{by: list}}
-            sequences: {{max_length: 3, held_out: {held_out}}}
-            split: {{by: {way}, validation: 0.2, test: 0.2}}
-            sparse: {{item: {{}}}}
-        """
-        prepared = prepare(config(text, root=home, prepared=f"{home}/p"))
-        names = ["", *prepared.fitted.candidates]
-        expected = of_sequences(events, splits_of(events, way), 3, held_out, None)
-        for i, frame in enumerate(frames(prepared).values()):
-            told = [tuple([names[x] for x in row] for row in q) for q in frame.select(TARGETS, HISTORY).rows()]
-            known = lambda items: [x if x in names else "" for x in items]  # noqa: E731
-            assert sorted(told) == sorted((known(t), known(h)) for s, _, t, h in expected if s == i)
-
-
 def test_a_history_that_would_be_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [("bot", "a", t) for t in range(50)] + [("u", "b", t) for t in range(50)]
     monkeypatch.setattr(group_features, "MAX_HISTORY", 700)
@@ -367,29 +324,6 @@ def test_attributes_in_json_and_columns_by_other_names(tmp_path: Path) -> None:
     row = {name: i for i, name in enumerate(prepared.fitted.candidates, 1)}
     lengths = known.about(torch.tensor([row[x] for x in ("i0", "i1", "i2", "cold")]))[1]["about"].lengths()
     assert lengths.tolist() == [2, 0, 0, 1]
-
-
-@pytest.mark.parametrize(
-    "vectors", ["{file: v.npy, keys: keys.txt, normalise: []}", "{file: v.parquet, key: name, normalise: []}"]
-)
-def test_vectors_of_items(tmp_path: Path, vectors: str) -> None:
-    raw, names = tmp_path / "raw", ["i1", "i0", "cold"]
-    raw.mkdir()
-    (raw / "items.csv").write_text(TABLE["csv"])
-    matrix = np.arange(6, dtype=np.float32).reshape(3, 2) + 1
-    np.save(raw / "v.npy", matrix)
-    (raw / "keys.txt").write_text("\n".join(names) + "\n")
-    pl.DataFrame({"name": names, "vector": matrix.tolist()}).write_parquet(raw / "v.parquet")
-    about = f"dense: {{image: {{column: id, vectors: {vectors}}}, price: {{transform: []}}}}"
-    prepared = with_items(tmp_path, f"file: items.csv, key: id, {about}")
-    row = {name: i for i, name in enumerate(prepared.fitted.candidates, 1)}
-    dense = candidates_of(prepared.fitted).dense
-    assert dense is not None
-    found = dense[[row[x] for x in ("i0", "i1", "i2", "cold")]].tolist()
-    assert found == [[3, 4, 1], [1, 2, 0], [0, 0, 9], [5, 6, 4]]
-    np.save(raw / "v.npy", matrix + 1)  # what is content counts
-    changed = with_items(tmp_path, f"file: items.csv, key: id, {about}")
-    assert (changed.folder == prepared.folder) == ("parquet" in vectors)
 
 
 MUCH = "1 of 2 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: price is not a number (such as 'much', id 'i1')"

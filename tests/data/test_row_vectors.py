@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from data_configs import small_config
 from test_typed_formats import write_arrow
 
 from recsys.data.features import ResolvedData
@@ -15,7 +16,7 @@ from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.interface.features import DenseFeature
 from recsys.online.row_transforms import RowTransforms
-from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
+from recsys.schema.data_schema import DataConfig, DenseConfig, SparseConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig
 
 ROWS, WIDTH = 200, 4
@@ -26,15 +27,8 @@ def vectors() -> np.ndarray:
 
 
 def config(folder: Path, dense: dict[str, DenseConfig | None], **more: Any) -> ResolvedData:
-    data = ResolvedData(
-        name="t",
-        root=str(folder / "raw"),
-        prepared=str(folder / "prepared"),
-        label=LabelConfig("y"),
-        dense={"x": DenseConfig(transform=[]), **dense},
-        sparse={"s": SparseConfig()},
-        **more,
-    )
+    dense = {"x": DenseConfig(transform=[]), **dense}
+    data = small_config(folder, dense=dense, sparse={"s": SparseConfig()}, **more)
     check_data(data)
     return data
 

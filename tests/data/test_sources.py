@@ -59,14 +59,6 @@ def error(folder: Path, content: bytes, name: str = "f.csv", **source: Any) -> s
     return message
 
 
-def test_csv_without_header_tab_gzip(tmp_path: Path) -> None:
-    for content in (b"1\t2\n0\t3\n", b"\xef\xbb\xbf1\t2\r\n0\t3"):
-        frame, bad = read(
-            tmp_path, gzip.compress(content), "f.tsv.gz", header=False, columns=["y", "a"], separator="\t", quote=None
-        )
-        assert rows(frame) == [("1", "2", 1), ("0", "3", 2)] and not bad
-
-
 @pytest.mark.parametrize("block_bytes", [16, 40, 100, 1 << 20])
 @pytest.mark.parametrize("header", [True, False])
 def test_wrong_widths_come_with_their_line(
@@ -86,14 +78,6 @@ def test_wrong_widths_come_with_their_line(
     assert {n: f"{y},{a}" for y, a, n in rows(frame)} == {
         i: t for i, t in enumerate(lines, 1) if i not in wrong and t != "y,a"
     }
-
-
-def test_a_stray_quote_costs_its_own_line_alone(tmp_path: Path) -> None:
-    lines = ["y,a", *(f'{i % 2},"{i}"' for i in range(300))]
-    lines[11], lines[200] = '1,"v', '0,"w,'
-    frame, bad = read(tmp_path, "\n".join(lines).encode())
-    assert len(frame) == 298 and frame[LINE].to_list() == [i for i in range(2, 302) if i not in (12, 201)]
-    assert [(b.line, b.text) for b in bad] == [(12, '1,"v'), (201, '0,"w,')]
 
 
 def parquet(frame: pl.DataFrame | pa.Table) -> bytes:
@@ -119,12 +103,6 @@ def test_what_is_no_csv(tmp_path: Path) -> None:
     assert why in error(tmp_path, b"y,,a,,b\n1,2,3,4,5\n")
     assert "reserved" in error(tmp_path, b"y,a,__line__\n1,2,3\n")
     assert "not csv but JSON; set data.source.format=jsonl" in error(tmp_path, b'{"y": 1, "a": 2}\n')
-
-
-def test_broken_gzip(tmp_path: Path) -> None:
-    whole = gzip.compress(b"y,a\n" + b"".join(b"1,%d\n" % (i * i) for i in range(20000)))
-    for content in (b"y,a\n1,2\n", whole[:40], whole[: len(whole) // 2], whole[:100] + b"\xff" * 50 + whole[150:]):
-        assert "f.csv.gz" in error(tmp_path, content, "f.csv.gz")
 
 
 def test_broken_parquet(tmp_path: Path) -> None:

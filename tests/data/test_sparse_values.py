@@ -1,23 +1,14 @@
 """Crosses, patterns and quantile buckets: which values they make, and what a config may say of them."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import polars as pl
-import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows, some_rows
 
-from recsys.base.errors import UserError
-from recsys.data.features import Fitted
 from recsys.data.features.batch_tensors import batch_of
 from recsys.data.features.value_index import bucket_ids
-from recsys.data.prepare.check_data import check_files
-from recsys.data.prepare.prepared import prepare
-from recsys.schema.data_schema import DataConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)
 TEXT = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=4))
@@ -75,54 +66,6 @@ def test_quantile_buckets() -> None:
 def test_a_number_that_is_none_is_a_bad_row() -> None:
     _, bad = some_rows(of_yaml("sparse: {age: {quantiles: 2}}"), age=["1", "old", "", "inf", "nan"])
     assert [(b.line, b.reason) for b in bad] == [(2, "age is not a number"), (4, "age is not a number")]
-
-
-EVERYTHING = r"""
-    source: {files: ["*.csv"]}
-    dense:
-      age: {fill: median, transform: [{clip: {quantiles: [0.01, 0.99]}}, standardise]}
-      at: {column: ts, cyclic: [hour, day_of_week]}
-      clicks: {column: user, transform: [count, standardise]}
-      ctr: {column: user, transform: [target]}
-    sparse:
-      user: {min_count: 2}
-      age_bucket: {column: age, quantiles: 5}
-      user_x_city: {cross: [user, city], encode: hash, buckets: 50}
-      tags: {column: text, pattern: '#\w+', pooling: mean}
-"""
-
-
-def everything(tmp_path: Path) -> DataConfig:
-    (tmp_path / "raw").mkdir()
-    lines = (
-        f"{i * 7 % 3 // 2},{i % 90 if i % 9 else ''},{1.7e9 + i * 5000:.0f},u{i * i % 23},c{i % 4},hi #t{i % 5} #x"
-        for i in range(400)
-    )
-    (tmp_path / "raw" / "f.csv").write_text("\n".join(["y,age,ts,user,city,text", *lines]) + "\n")
-    data = of_yaml(EVERYTHING)
-    data = replace(data, root=str(tmp_path / "raw"), prepared=str(tmp_path / "prepared"))
-    return data
-
-
-def test_prepared_rows_are_those_that_predicting_sees(tmp_path: Path) -> None:
-    data = everything(tmp_path)
-    prepared = prepare(data)
-    test = pl.concat(map(pl.read_parquet, prepared.files("test")))
-    raw = pl.read_csv(tmp_path / "raw" / "f.csv", infer_schema=False)
-    fitted: Fitted = prepared.fitted
-    whole = fitted.apply(rows(data, **raw.to_dict()))
-    assert whole.tail(40).equals(test)
-    alone = [fitted.apply(rows(data, **raw[i : i + 1].to_dict())) for i in range(360, 400)]
-    assert pl.concat(alone).equals(test)
-    batch = batch_of(test, fitted.features)
-    assert batch.dense.shape == (40, 7) and batch.sparse["tags"].lengths().tolist() == [2] * 40
-
-
-def test_columns_that_files_lack(tmp_path: Path) -> None:
-    data = everything(tmp_path)
-    data.sparse["user_x_city"].cross = ["user", "ctiy"]  # type: ignore[union-attr]
-    with pytest.raises(UserError, match=r"data.sparse.user_x_city: f.csv has no column ctiy; did you mean city\?"):
-        check_files(replace(data))  # resolved anew
 
 
 @FEW

@@ -179,11 +179,6 @@ def test_every_row_tests_once_over_the_folds(tmp_path: Path, column: str | None)
             assert all(len(set(which[[i for i, v in enumerate(users) if v == u]])) == 1 for u in set(users))
 
 
-def test_files(tmp_path: Path) -> None:
-    made = parts(tmp_path, [[0.0] * 5, [0.0] * 3, [0.0] * 2], [2, 0, 1])
-    assert splits_of(SplitConfig(by="files"), made).tolist() == [2] * 5 + [0] * 3 + [1] * 2
-
-
 def test_files_without_validation(tmp_path: Path) -> None:
     """The last training rows validate, over the ends of files, whatever lies between those."""
     made = parts(tmp_path, [[0.0] * 5, [0.0] * 3, [0.0] * 6], [0, 2, 0])

@@ -53,20 +53,6 @@ def test_columns(sample: Path) -> None:
     assert top[0] > 0.1 * ROWS and (top < 5).mean() > 0.5  # a long tail
 
 
-def test_deterministic_by_seed_and_a_prefix_of_more(sample: Path, tmp_path: Path) -> None:
-    progress: list[int] = []
-    for name, rows, seed in (("same", ROWS, 7), ("fewer", 1_000, 7), ("other", 1_000, 8)):
-        (tmp_path / name).mkdir()
-        write_sample(tmp_path / name, rows=rows, seed=seed, progress=progress.append)
-    assert progress == [50_000, ROWS, 1_000, 1_000]
-    for file in ("train.tsv", "teacher.parquet"):
-        assert (tmp_path / "same" / file).read_bytes() == (sample / file).read_bytes()
-    fewer = (tmp_path / "fewer" / "train.tsv").read_bytes()
-    assert (sample / "train.tsv").read_bytes().startswith(fewer)
-    assert np.array_equal(read(tmp_path / "fewer")[1], read(sample)[1][:1_000])
-    assert (tmp_path / "other" / "train.tsv").read_bytes() != fewer
-
-
 def test_labels_follow_the_probability(sample: Path) -> None:
     frame, p = read(sample)
     label = frame["label"].cast(pl.Float64).to_numpy()

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from data_configs import small_config
 
 from recsys.data.features import GROUP, ResolvedData
 from recsys.data.features.group_features import add_group_features
@@ -18,22 +19,14 @@ from recsys.data.prepare import shuffle
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.interface.batch import Batch
-from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SparseConfig
+from recsys.schema.data_schema import DenseConfig, GroupConfig, SparseConfig
 
 ROWS, GROUPS = 1500, 130
 
 
-def config(folder: Path, **more: Any) -> ResolvedData:
-    given: dict[str, Any] = {
-        "name": "t",
-        "root": str(folder / "raw"),
-        "prepared": str(folder / "prepared"),
-        "label": LabelConfig("y"),
-        "dense": {"row": DenseConfig(transform=[])},
-        "sparse": {"s": SparseConfig()},
-        "group": GroupConfig(by="g", together=True),
-    }
-    return ResolvedData(**(given | more))
+def config(folder: Path) -> ResolvedData:
+    dense, group = {"row": DenseConfig(transform=[])}, GroupConfig(by="g", together=True)
+    return small_config(folder, dense=dense, sparse={"s": SparseConfig()}, group=group)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from data_configs import small_config
 from test_sources import config, error
 
 from recsys.base.errors import UserError
@@ -21,7 +22,7 @@ from recsys.data.raw import read_sources, text
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_format import RawFormat
 from recsys.online.row_transforms import RowTransforms
-from recsys.schema.data_schema import DenseConfig, LabelConfig, SparseConfig, SplitConfig
+from recsys.schema.data_schema import DenseConfig, SparseConfig, SplitConfig
 from recsys.schema.source_schema import SourceConfig
 
 ROWS = 300
@@ -40,15 +41,9 @@ def flat(rows: list[dict[str, Any]]) -> pl.DataFrame:
 
 
 def mine(folder: Path, **more: Any) -> ResolvedData:
-    given: dict[str, Any] = {
-        "name": "t",
-        "root": str(folder / "raw"),
-        "prepared": str(folder / "prepared"),
-        "label": LabelConfig("y"),
-        "dense": {"price": DenseConfig(transform=["standardise"])},
-        "sparse": {"user": SparseConfig(column="user.id"), "code": SparseConfig(), "tags": SparseConfig(split=" ")},
-    }
-    return ResolvedData(**(given | more))
+    sparse = {"user": SparseConfig(column="user.id"), "code": SparseConfig(), "tags": SparseConfig(split=" ")}
+    given = {"dense": {"price": DenseConfig(transform=["standardise"])}, "sparse": sparse}
+    return small_config(folder, **(given | more))
 
 
 def content(prepared: Prepared) -> list[Any]:

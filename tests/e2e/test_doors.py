@@ -29,7 +29,6 @@ from recsys.online.predictor import file_blocks
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
 from recsys.store.materialise import materialise
-from recsys.store.request_features import OnlineFeatures
 from recsys.store.stores import open_store
 from recsys.store.views import View
 
@@ -277,19 +276,6 @@ def test_an_old_run_says_that_it_has_no_types(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().err
     assert f"the data frame: column {column} is Int64, and text in this older run; train again" in said
     assert old.meanings[column].read(7.0) == "7.0"
-
-
-@pytest.mark.parametrize("value", [True, "True", "true", 7, 7.0, Decimal("7.00"), "7"])
-def test_keys_of_a_store(value: Any, tmp_path: Path) -> None:
-    """The key of stored values is text as Parquet holds it: 7, and true for a boolean; other text is another key."""
-    pl.DataFrame({"user": [7], "at": [1], "age": [31]}).write_parquet(tmp_path / "a.parquet")
-    pl.DataFrame({"user": [True], "at": [1], "age": [32]}).write_parquet(tmp_path / "b.parquet")
-    views = {n: View(n, (str(tmp_path / f"{n}.parquet"),), "user", "at", ("age",)) for n in ("a", "b")}
-    store = open_store(f"sqlite:///{tmp_path}/f.db", write=True)
-    materialise(views, store)
-    [row] = OnlineFeatures(views, store).join([{"user": value}])
-    found = {"True": None, "true": 32, "7": 31} if isinstance(value, str) else {True: 32, 7: 31}
-    assert row.get("age") == found[value]
 
 
 def test_refusals_name_column_and_row(model_of: Models) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config.compose import compose, parsed
+import recsys
+from recsys.config.compose import compose
 from recsys.data.samples.sequences import ITEMS, World, write_sample
-from recsys.export import __main__ as export_command
 from recsys.export.artefact import load
 from recsys.online.recommender import Recommender
 from recsys.online.servable import Query
@@ -54,13 +54,6 @@ def vectors_run(raw: Path) -> Path:
     return run_of(raw, "vectors", "model=sasrec", "loss=full_softmax", *rates, *VECTORS)
 
 
-def export(run: Path, output: Path) -> None:
-    cfg = parsed("export", [f"run={run}", f"output={output}"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["recsys.export", f"run={run}", f"output={output}"])
-        export_command._command(cfg)
-
-
 @pytest.mark.slow
 def test_cold_targets_are_measured_beside_warm_ones(vectors_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = json.loads((vectors_run / "metrics.json").read_text())
@@ -87,7 +80,7 @@ def test_cold_items_are_recommended_and_exported(vectors_run: Path, raw: Path, t
     found = Recommender.load(str(vectors_run)).recommend(pl.DataFrame(history), k=ITEMS)["items"][0].to_list()
     assert len(world.kinds) == ITEMS
     assert twin not in found and found.index("never-chosen") < len(found) / 2
-    export(vectors_run, tmp_path / "artefact")
+    recsys.load(vectors_run).export(tmp_path / "artefact")
     model = load(tmp_path / "artefact")
     [(listed, _)] = model.recommend([Query(history, ITEMS)])
     assert listed == found
@@ -120,7 +113,7 @@ def test_tiger_lists_the_candidates_that_it_is_evaluated_on(wide_run: Path) -> N
 
 @pytest.mark.slow
 def test_the_artefact_of_tiger_lists_them_too(wide_run: Path, tmp_path: Path) -> None:
-    export(wide_run, tmp_path / "artefact")
+    recsys.load(wide_run).export(tmp_path / "artefact")
     model, expected = load(tmp_path / "artefact"), whole_list(wide_run)
     [(listed, _)] = model.recommend([Query(WHOLE, len(expected), filter_history=False)])
     assert sorted(listed) == sorted(expected) == sorted(model.names)
@@ -140,7 +133,7 @@ def test_tiger_learns_and_its_artefact_is_quick(tiger_run: Path, tmp_path: Path,
     log = pl.read_csv(raw / "log.csv", infer_schema=False)
     history = log.filter(pl.col("user") == log["user"][0])
     expected = Recommender.load(str(tiger_run)).recommend(history, k=10)
-    export(tiger_run, tmp_path / "artefact")
+    recsys.load(tiger_run).export(tmp_path / "artefact")
     model = load(tmp_path / "artefact")
     query = Query(history.to_dicts(), 10)
     [(items, scores)] = model.recommend([query])

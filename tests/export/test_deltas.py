@@ -14,15 +14,13 @@ import numpy as np
 import polars as pl
 import pytest
 from examples import examples
+from export_command import export_message
 from growing_runs import export_form, export_source, train_days, train_lists
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
-from recsys.cli import command_line
-from recsys.config.compose import parsed
 from recsys.data.features.value_index import LayeredResults, ValueIndex
-from recsys.export import __main__ as export
 from recsys.export import write_delta as write_delta_module
 from recsys.export.artefact import Artefact, load
 from recsys.export.artefact.apply_delta import (
@@ -276,25 +274,12 @@ def test_a_chain_of_versions(tmp_path: Path) -> None:
         chain_of(second)
 
 
-def command(*arguments: str) -> str | None:
-    """Run the command; return its message if it fails."""
-    words = ("action", "artefact", "delta")
-    before, sys.argv = sys.argv, ["recsys.export", *arguments]
-    try:
-        export._command(parsed("export", command_line.named_words(words, "")))
-    except UserError as e:
-        return str(e)
-    finally:
-        sys.argv = before
-    return None
-
-
 @pytest.mark.slow
 def test_a_full_artefact_is_written_if_a_delta_has_no_use(
     chain: Path, runs: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = [f"run={runs[1]}", f"output={tmp_path / 'out'}", f"delta_from={chain / '1'}", "name=clicks"]
-    assert command(*given, "tables=int8") is None
+    assert export_message(*given, "tables=int8") is None
     assert "is a full artefact, not a delta: tables is int8, and fp32 in" in " ".join(capfd.readouterr().err.split())
     assert Artefact.open(tmp_path / "out").about["tables"] == "int8"
 
@@ -303,7 +288,7 @@ def test_a_full_artefact_is_written_if_a_delta_has_no_use(
 def test_mistakes_are_one_line(chain: Path, runs: list[Path], tmp_path: Path) -> None:
     one, two, three, out = chain / "1", chain / "2", chain / "3", tmp_path / "out"
     given = [f"run={runs[1]}", f"output={out}"]
-    assert command("apply", str(one), str(two), f"output={tmp_path / 'made'}") is None
+    assert export_message("apply", str(one), str(two), f"output={tmp_path / 'made'}") is None
     assert Artefact.open(tmp_path / "made").about["version"] == "2"
     for arguments, message in (
         (["apply", str(one), str(three), *given[1:]], f"{three}: applies to the artefact with the digest"),
@@ -315,7 +300,7 @@ def test_mistakes_are_one_line(chain: Path, runs: list[Path], tmp_path: Path) ->
         ([*given, f"delta_from={out}"], "is the artefact that the delta is based on; "),
         ([*given, "events_until=yesterday"], "events_until=yesterday: must be a time with its zone"),
     ):
-        found = command(*arguments)
+        found = export_message(*arguments)
         assert found is not None and message in found and "\n" not in found, found
     assert not out.exists()
 

@@ -15,23 +15,19 @@ import polars as pl
 import pytest
 from storage_faults import DAMAGES, copy
 
+import recsys
 from recsys.base.errors import UserError
-from recsys.config.compose import compose, parsed
-from recsys.export import __main__ as export
 from recsys.export.artefact import load, session
 from recsys.export.artefact.verify import verify
 from recsys.files import manifest
 from recsys.online.servable import Query
-from recsys.training.run import train
 
 SMALL = ["trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=256"]
 
 
 def exported(folder: Path, *overrides: str, options: tuple[str, ...] = ()) -> Path:
-    run, output = folder / "run", folder / "artefact"
-    train(compose("train", [*overrides, *SMALL, f"data.prepared={folder / 'prepared'}", f"run_dir={run}"]))
-    export._command(parsed("export", [f"run={run}", f"output={output}", *options]))
-    return output
+    where = [f"data.prepared={folder / 'prepared'}", f"run_dir={folder / 'run'}"]
+    return recsys.train([*overrides, *SMALL, *where]).export(folder / "artefact", options)
 
 
 @pytest.fixture(scope="module")

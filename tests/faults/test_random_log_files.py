@@ -1,4 +1,4 @@
-"""Random sequences of materialise, rename, append, rotate, follow and kill give the counts of plain Python."""
+"""Random sequences of materialise, rename, append, rotate, split, join, sort, follow and kill give the counts of plain Python."""
 
 import json
 import os
@@ -26,6 +26,7 @@ v:
   time: at
   aggregates: {events: {count: "*"}, total: {sum: x}}
 """
+STEPS = "new stream append rename rotate split join swap sort copy kill materialise".split()
 
 
 @pytest.mark.few(2)
@@ -76,6 +77,22 @@ def test_each_event_counts_once(seed: int, tmp_path: Path, monkeypatch: pytest.M
             os.rename(f"logs/{name}.parquet", f"logs/{other}.parquet")
             files[other] = old
             write(name, new(len(old) + 3))
+        elif name is not None and step == "split":
+            rows = files.pop(name)
+            os.unlink(f"logs/{name}.parquet")
+            cut = rng.randrange(1, len(rows))
+            write(f"f{rng.random()}", rows[:cut])
+            write(f"f{rng.random()}", rows[cut:])
+        elif step == "join" and len(files) > 1:
+            rows = [row for part in rng.sample(sorted(files), 2) for row in _gone(part)]
+            write(f"f{rng.random()}", rows)
+        elif step == "swap" and len(files) > 1:
+            one, two = rng.sample(sorted(files), 2)
+            for old, other in ((one, "x"), (two, one), ("x", two)):
+                os.rename(f"logs/{old}.parquet", f"logs/{other}.parquet")
+            files[one], files[two] = files[two], files[one]
+        elif name is not None and step == "sort" and not pending:
+            write(name, sorted([*files[name], *new(5)], key=lambda row: row["user"]))
         elif name is not None and step == "copy":
             Path(f"logs/copy{rng.random()}.parquet").hardlink_to(f"logs/{name}.parquet")
             for copy in Path("logs").glob("copy*"):
@@ -85,6 +102,10 @@ def test_each_event_counts_once(seed: int, tmp_path: Path, monkeypatch: pytest.M
             _killed(rng.randrange(1, 5))
         elif files:
             materialise({"v": view}, store)
+
+    def _gone(name: str) -> list[dict[str, Any]]:
+        os.unlink(f"logs/{name}.parquet")
+        return files.pop(name)
 
     def _killed(call: int) -> None:
         update, calls = store.update, [0]
@@ -102,8 +123,8 @@ def test_each_event_counts_once(seed: int, tmp_path: Path, monkeypatch: pytest.M
 
     act("new")
     act("materialise")
-    for _ in range(25):
-        act(rng.choice(["new", "stream", "append", "rename", "rotate", "copy", "kill", "materialise"]))
+    for _ in range(40):
+        act(rng.choice(STEPS))
     act("materialise")
     found = values_at(view, store, [f"u{i}" for i in range(12)], 1e6)
     counts, totals = Counter(e["user"] for e in events), Counter[str]()

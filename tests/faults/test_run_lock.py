@@ -2,10 +2,11 @@
 
 import fcntl
 import json
-import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,20 +25,27 @@ sys.stdin.read()
 """
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let another process hold a run folder, until it is killed or the block ends."""
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout is not None and first.stdout.readline() == "held\n"
+        yield first
+    finally:
+        first.kill()
+        first.wait()
+
+
 def test_the_second_job_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     """However it ends: its lock goes with it, and the folder is taken over."""
-    first = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert first.stdout is not None
-    assert first.stdout.readline() == "held\n"
-    who = rf"run_dir={tmp_path}: process {first.pid} on {socket.gethostname()} \(since 20\S+ \S+\) is writing to it"
-    with pytest.raises(UserError, match=who):
-        run_lock.hold(tmp_path)
-    with pytest.raises(UserError, match=who.replace("run_dir", "resume")):
-        run_lock.check_free(tmp_path, "resume")
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    with held(tmp_path) as first:
+        who = rf"={tmp_path}: process {first.pid} on {socket.gethostname()} \(since 20\S+ \S+\) is writing to it"
+        with pytest.raises(UserError, match=f"run_dir{who}"):
+            run_lock.hold(tmp_path)
+        with pytest.raises(UserError, match=f"resume{who}"):
+            run_lock.check_free(tmp_path, "resume")
     run_lock.check_free(tmp_path)
     run_lock.hold(tmp_path)
     run_lock.hold(tmp_path)  # a job may ask again
@@ -56,35 +64,19 @@ def test_a_look_at_the_lock_leaves_nothing_and_disturbs_no_other_job(tmp_path: P
 
 
 def test_a_busy_folder_is_refused_before_slow_imports(tmp_path: Path) -> None:
-    first = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert first.stdout is not None
-        first.stdout.readline()
+    with held(tmp_path):
         command = [sys.executable, "-X", "importtime", "-m", "recsys.train", f"run_dir={tmp_path}", "resume=auto"]
         second = subprocess.run(command, capture_output=True, text=True)
-    finally:
-        first.kill()
-        first.wait()
     assert (second.returncode, second.stderr.count("is writing to it; choose another run_dir, or wait")) == (2, 1)
     assert "| torch\n" not in second.stderr
 
 
 def test_a_running_job_is_left_alone(trained: Home, capfd: pytest.CaptureFixture[str]) -> None:
     before = {f: f.read_bytes() for f in trained.run.rglob("*") if f.is_file() and f.name != ".owner.json"}
-    first = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(trained.run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert first.stdout is not None
-        first.stdout.readline()
+    with held(trained.run):
         for more in ((), (f"resume={trained.run}",)):
             with pytest.raises(UserError, match=r"is writing to it; choose another run_dir, or wait"):
                 trained.train(*more)
-    finally:
-        first.kill()
-        first.wait()
     assert before == {f: f.read_bytes() for f in trained.run.rglob("*") if f.is_file() and f.name != ".owner.json"}
 
 

@@ -61,15 +61,6 @@ def sigmoid(*values: float) -> np.ndarray:
     return 1 / (1 + np.exp(-np.array(values)))
 
 
-def test_infers_raw_columns(client: triton.InferenceServerClient) -> None:
-    inputs = raw_inputs(np.array([[1.0], [2.0], [-3.0]]), ["b7", "", "b30"])
-    found = client.infer("ctr", inputs, request_id="17")
-    assert (found.get_response().id, found.get_response().model_version) == ("17", "1")
-    np.testing.assert_allclose(found.as_numpy("p"), sigmoid(1.7, 2, 0)[:, None], rtol=1e-6)
-    other = client.infer("ctr", inputs, model_version="2", outputs=[triton.InferRequestedOutput("p")])
-    np.testing.assert_allclose(other.as_numpy("p"), sigmoid(2.7, 3, 1)[:, None], rtol=1e-6)
-
-
 def test_values_in_the_lists_of_their_types(stub: Any) -> None:
     """Some clients do not know raw_input_contents."""
     request = pb.ModelInferRequest(model_name="ctr")

@@ -345,13 +345,6 @@ def test_headers(served: Served) -> None:
     assert long.headers["x-request-id"] == "x" * 128
 
 
-def raw_inputs(a: np.ndarray, b: list[str]) -> list[triton.InferInput]:
-    inputs = [triton.InferInput("a", list(a.shape), "FP64"), triton.InferInput("b", [len(b), 1], "BYTES")]
-    inputs[0].set_data_from_numpy(a)
-    inputs[1].set_data_from_numpy(np.array(b, dtype=object)[:, None])
-    return inputs
-
-
 @pytest.fixture(scope="module")
 def client(served: Served) -> Iterator[triton.InferenceServerClient]:
     with triton.InferenceServerClient(served.http, concurrency=4) as c:
@@ -385,23 +378,6 @@ def statistics(client: triton.InferenceServerClient, name: str) -> dict[str, Any
     return found
 
 
-@pytest.mark.parametrize("binary_in", [True, False])
-@pytest.mark.parametrize("binary_out", [True, False])
-def test_triton_infers_raw_columns(client: triton.InferenceServerClient, binary_in: bool, binary_out: bool) -> None:
-    a = np.array([[1.0], [2.0], [-3.0]])
-    inputs = raw_inputs(a, ["b7", "", "b30"])
-    if not binary_in:
-        inputs[0].set_data_from_numpy(a, binary_data=False)
-        inputs[1].set_data_from_numpy(np.array([["b7"], [""], ["b30"]], dtype=object), binary_data=False)
-    wanted = [triton.InferRequestedOutput("p", binary_data=binary_out)]
-    found = client.infer("ctr", inputs, outputs=wanted, request_id="17", model_version="1")
-    assert found.get_response()["id"] == "17" and found.get_response()["model_version"] == "1"
-    assert ("data" in found.get_response()["outputs"][0]) is not binary_out
-    np.testing.assert_allclose(found.as_numpy("p"), [[p] for p in sigmoid(1.7, 2, 0)], rtol=1e-6)
-    other = client.infer("ctr", inputs, model_version="2")
-    np.testing.assert_allclose(other.as_numpy("p"), [[p] for p in sigmoid(2.7, 3, 1)], rtol=1e-6)
-
-
 @settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.tuples(st.text(max_size=4), st.sampled_from(["", "b3", "é"])), min_size=1, max_size=3),
@@ -427,11 +403,3 @@ def test_the_quick_reader_of_texts_reads_as_the_other(rows: list[tuple[str, str]
         assert found is None
     else:
         assert found == (wanted, len(rows))
-
-
-def test_triton_infers_items(client: triton.InferenceServerClient) -> None:
-    item = triton.InferInput("item", [2, 1], "BYTES")
-    item.set_data_from_numpy(np.array([["item0"], ["item1"]], dtype=object))
-    found = client.infer("items", [item], parameters={"k": 3, "exclude": "item3,item4"})
-    assert found.as_numpy("items").tolist() == [b"item2", b"item5", b"item6"]
-    np.testing.assert_allclose(found.as_numpy("scores"), [1, 1 / 2, 1 / 3], rtol=1e-6)

@@ -24,7 +24,10 @@ CLIENTS = [tritonclient.http, tritonclient.grpc]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("models")
-    fake_models.write_model(folder / "ctr" / "1", inputs=["a", "b", "n:INT64", "t:BOOL"])
+    for version, bias in (("1", 0.0), ("2", 1.0)):
+        inputs = ["a", "b", "n:INT64", "t:BOOL"]
+        fake_models.write_model(folder / "ctr" / version, bias=bias, inputs=inputs)
+    (folder / "ctr" / "serving.json").write_text('{"version": "1", "versions": ["2"]}')
     fake_models.write_model(folder / "items" / "1", kind="retrieval")
     with serving(folder, max_rows=100, max_body_mb=1) as s:
         yield s
@@ -70,11 +73,32 @@ def test_parameters_without_effect(client: tuple[ModuleType, Any], given: dict[s
     assert c.infer("ctr", [column(triton)], sequence_id=0, priority=0).as_numpy("p").shape == (1, 1)
 
 
+def test_raw_columns_and_items(client: tuple[ModuleType, Any]) -> None:
+    """Of a version, with and without binary data; over HTTP, the answer has the form that was asked for."""
+    triton, c = client
+    a, b = [1.0, 2.0, -3.0], ["b7", "", "b30"]
+    for binary in (True, False) if triton is tritonclient.http else (True,):
+        how = {"binary_data": binary} if triton is tritonclient.http else {}
+        inputs = [column(triton, values=a, **how), column(triton, "b", b, "BYTES", **how)]
+        for version, bias in (("1", 0), ("2", 1)):
+            wanted = [triton.InferRequestedOutput("p", **how)]
+            found = c.infer("ctr", inputs, outputs=wanted, request_id="17", model_version=version)
+            answer = found.get_response()
+            told = (answer["id"], answer["model_version"]) if how else (answer.id, answer.model_version)
+            assert told == ("17", version) and (not how or ("data" in answer["outputs"][0]) is not binary)
+            expected = 1 / (1 + np.exp(-(np.array([[1.7], [2.0], [0.0]]) + bias)))
+            np.testing.assert_allclose(found.as_numpy("p"), expected, rtol=1e-6)
+    items = column(triton, "item", ["item0", "item1"], "BYTES")
+    found = c.infer("items", [items], parameters={"k": 3, "exclude": "item3,item4"})
+    assert found.as_numpy("items").tolist() == [b"item2", b"item5", b"item6"]
+    np.testing.assert_allclose(found.as_numpy("scores"), [1, 1 / 2, 1 / 3], rtol=1e-6)
+
+
 def test_health_metadata_and_outputs(client: tuple[ModuleType, Any]) -> None:
     triton, c = client
     assert c.is_server_live() and c.is_server_ready() and c.is_model_ready("ctr") and not c.is_model_ready("ctr", "3")
     metadata = c.get_model_metadata("ctr", **({"as_json": True} if triton is tritonclient.grpc else {}))
-    assert metadata["versions"] == ["1"]
+    assert metadata["versions"] == ["1", "2"]
     assert [(i["name"], i["datatype"]) for i in metadata["inputs"]] == [
         *(("a", "FP64"), ("b", "BYTES"), ("n", "INT64"), ("t", "BOOL"))
     ]
@@ -176,7 +200,7 @@ def test_shapes_of_rows(client: tuple[ModuleType, Any]) -> None:
     metadata, config = c.get_model_metadata("ctr"), c.get_model_config("ctr")
     if triton is tritonclient.http:
         assert metadata["outputs"][0]["shape"] == [-1, 1] and config["output"][0]["dims"] == [1]
-        assert config["version_policy"] == {"specific": {"versions": [1]}}
+        assert config["version_policy"] == {"specific": {"versions": [1, 2]}}
     else:
         assert list(metadata.outputs[0].shape) == [-1, 1] and list(config.config.output[0].dims) == [1]
 
@@ -201,7 +225,7 @@ def test_the_index_of_what_is_loaded(served: Served) -> None:
         try:
             states = {m["name"]: m["state"] for m in requests.post(url).json()}
             assert states == {"ctr": "READY", "items": "UNAVAILABLE"}
-            assert [m["name"] for m in requests.post(url, json={"ready": True}).json()] == ["ctr"]
+            assert [m["name"] for m in requests.post(url, json={"ready": True}).json()] == ["ctr"] * 2
             assert requests.post(url, json={"raedy": True}).status_code == 400
         finally:
             c.load_model("items")

@@ -10,13 +10,12 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import fake_models
 import pytest
 import requests
-from served import Served, serving
+from served import Served, serving, until
 
 from recsys.base.errors import UserError
 from recsys.base.json_log import log
@@ -49,13 +48,6 @@ def version_of(served: Served, **headers: str) -> str:
 
 def load(served: Served, body: object = None, action: str = "load") -> requests.Response:
     return requests.post(f"{served.url}/v2/repository/models/ctr/{action}", json=body)
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_the_highest_version_answers_without_an_alias(models: Path) -> None:

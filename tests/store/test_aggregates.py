@@ -88,25 +88,6 @@ def test_as_a_loop_over_the_past(
                 assert found["list"] == v[-3:]
 
 
-def test_no_value_from_the_future(view: View) -> None:
-    """Whatever happens at the time of a row or later, the row's features stay as they are."""
-    log = events(800)
-    log.write_parquet("events-0.parquet")
-    rows = log.select("user", ts="at")
-    before = view.join(rows, "ts")
-    cut = START + timedelta(days=20)
-    changed = log.with_columns(
-        pl.when(pl.col("at") >= cut).then(pl.lit(9999.0)).otherwise("price").alias("price"),
-        pl.when(pl.col("at") >= cut).then(pl.lit("?")).otherwise("shop").alias("shop"),
-        pl.when(pl.col("at") >= cut).then(pl.lit(-1)).otherwise("item").alias("item"),
-    )
-    changed.write_parquet("events-0.parquet")
-    names = [a.name for a in view.aggregates]
-    past = pl.col("ts") <= cut
-    assert view.join(rows, "ts").filter(past).select(names).equals(before.filter(past).select(names))
-    assert not view.join(rows, "ts").filter(~past).select(names).equals(before.filter(~past).select(names))
-
-
 def test_new_files_add_what_all_files_give(view: View, store: FeatureStore, tmp_path: Path) -> None:
     """Files come one by one, and late; a run that is repeated, or was killed, changes nothing."""
     log, now = events(3000), START + timedelta(days=41)
@@ -126,32 +107,6 @@ def test_new_files_add_what_all_files_give(view: View, store: FeatureStore, tmp_
     again = open_store(f"sqlite:///{tmp_path / 'again.db'}", write=True)
     materialise({"clicks": view}, again)
     assert everything(view, store, now) == everything(view, again, now) != everything(view, whole, now)
-
-
-def test_a_run_that_was_killed_is_repeated(
-    view: View, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, now = events(2000), START + timedelta(days=41)
-    log[:1000].write_parquet("events-0.parquet")
-    materialise({"clicks": view}, store)
-    log[1000:].write_parquet("events-1.parquet")
-    monkeypatch.setattr(materialising, "ENTITIES", 7)
-    update, calls = store.update, [0]
-
-    def killed(name: str, keys: Any, change: Any) -> int:
-        calls[0] += 1
-        if calls[0] == 3:
-            raise KeyboardInterrupt
-        return update(name, keys, change)
-
-    monkeypatch.setattr(store, "update", killed)
-    with pytest.raises(KeyboardInterrupt):
-        materialise({"clicks": view}, store)
-    monkeypatch.setattr(store, "update", update)
-    assert materialise({"clicks": view}, store)["clicks"] == 25
-    whole = open_store(f"sqlite:///{tmp_path / 'whole.db'}", write=True)
-    materialise({"clicks": view}, whole)
-    assert everything(view, store, now) == everything(view, whole, now)
 
 
 def test_a_file_that_grows_while_it_is_read_is_read_again(

@@ -1,4 +1,4 @@
-"""Files that are renamed, copied, joined, split, cut and written again count once, or the command says what it cannot know."""
+"""What the command says of files that it cannot know; tests/faults/test_random_log_files.py renames, joins, splits and cuts."""
 
 import os
 import random
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +17,6 @@ import pytest
 from shop_events import START, YAML, events, everything
 
 from recsys.base.errors import UserError
-from recsys.store import materialise as materialising
 from recsys.store.definition import load_views
 from recsys.store.materialise import materialise
 from recsys.store.stores import FeatureStore, open_store
@@ -44,66 +42,6 @@ def whole(view: View, folder: Path, frame: pl.DataFrame = LOG) -> dict[str, Any]
     store = open_store(f"sqlite:///{folder / 'whole.db'}", write=True)
     materialise({"clicks": View(**{**vars(view), "files": (str(folder / "all.parquet"),)})}, store)
     return everything(view, store, NOW)
-
-
-def link() -> None:
-    os.symlink("a.parquet", "logs/z.parquet")
-
-
-def rename_and_grow() -> None:
-    os.unlink("logs/a.parquet")
-    LOG[:1000].write_parquet("logs/z.parquet")
-
-
-def rotate_and_begin_anew() -> None:
-    """The name has other events now, as after a rotation."""
-    os.rename("logs/a.parquet", "logs/1.parquet")
-    B.write_parquet("logs/a.parquet")
-
-
-def split() -> None:
-    os.unlink("logs/a.parquet")
-    A[:333].write_parquet("logs/y.parquet")
-    A[333:].write_parquet("logs/z.parquet")
-
-
-def swap() -> None:
-    B[:100].write_parquet("logs/b.parquet")
-    os.rename("logs/a.parquet", "logs/x")
-    os.rename("logs/b.parquet", "logs/a.parquet")
-    os.rename("logs/x", "logs/b.parquet")
-
-
-def sort_and_grow() -> None:
-    LOG.sort("user", maintain_order=True).write_parquet("logs/a.parquet")
-
-
-CHANGES = [link, rename_and_grow, rotate_and_begin_anew, split, swap, sort_and_grow]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
-def test_events_count_once(change: Callable[[], None], view: View, store: FeatureStore, tmp_path: Path) -> None:
-    A.write_parquet("logs/a.parquet")
-    materialise({"clicks": view}, store)
-    change()
-    materialise({"clicks": view}, store)
-    there = pl.read_parquet(view.paths())
-    missing = LOG.join(there, on=LOG.columns, how="anti", nulls_equal=True)
-    missing.write_parquet("logs/last.parquet")
-    materialise({"clicks": view}, store)
-    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
-    assert materialise({"clicks": view}, store) == {"clicks": 0}
-
-
-def test_joined_files_count_once(view: View, store: FeatureStore, tmp_path: Path) -> None:
-    for i in range(6):
-        LOG[i * 200 : (i + 1) * 200].write_parquet(f"logs/{i}.parquet")
-        materialise({"clicks": view}, store)
-    for i in range(5):
-        os.unlink(f"logs/{i}.parquet")
-    LOG[:1000].write_parquet("logs/day.parquet")
-    materialise({"clicks": view}, store)
-    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
 
 
 def test_a_name_with_other_events_keeps_those_of_the_file_before(
@@ -162,32 +100,6 @@ def test_until_leaves_the_rest_to_the_next_run(view: View, store: FeatureStore, 
     materialise({"clicks": view}, store)
     materialise({"clicks": view}, store, until=str(START + timedelta(days=3)))
     os.rename("logs/a.parquet", "logs/b.parquet")
-    materialise({"clicks": view}, store)
-    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
-
-
-def test_a_kill_and_then_a_rename(
-    view: View, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files have their numbers before their events are written, so that the next run knows what a killed one did."""
-    A.write_parquet("logs/a.parquet")
-    materialise({"clicks": view}, store)
-    B.write_parquet("logs/m.parquet")
-    monkeypatch.setattr(materialising, "ENTITIES", 5)
-    update, calls = store.update, [0]
-
-    def killed(name: str, keys: Any, change: Any) -> int:
-        calls[0] += name.endswith("#events")
-        if calls[0] == 3:
-            raise KeyboardInterrupt
-        return update(name, keys, change)
-
-    monkeypatch.setattr(store, "update", killed)
-    with pytest.raises(KeyboardInterrupt):
-        materialise({"clicks": view}, store)
-    monkeypatch.setattr(store, "update", update)
-    os.rename("logs/m.parquet", "logs/1.parquet")
-    os.rename("logs/a.parquet", "logs/0.parquet")
     materialise({"clicks": view}, store)
     assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
 
