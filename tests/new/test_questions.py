@@ -18,9 +18,9 @@ from file_shapes import clicks, lines, shown
 from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
-from recsys.new.document import document
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
+from recsys.new.write_config import document
 
 RNG = np.random.default_rng(0)
 ROWS = clicks().height
@@ -175,7 +175,7 @@ CASES: dict[str, Case] = {
         lambda f: pl.DataFrame(
             {"k": ["a"] * 200, "v": [json.dumps({"u": i, "a": i % 7}) for i in range(200)]}
         ).write_ndjson(f / "a.jsonl"),
-        refused="v holds JSON objects as text",
+        refused="no name says which column is the label",
     ),
     "a byte order mark alone": Case(files(a__csv=b"\xef\xbb\xbf"), refused="has no text"),
     # labels

@@ -18,8 +18,7 @@ from recsys.data.prepare.chunks import TextCoder
 from recsys.data.raw.read_sources import check_side_columns, side_table
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.vector_files import check_vector_files, read_vectors, vector_files
-from recsys.data.semantic_ids.code_table import KEY
-from recsys.data.semantic_ids.fit_semantic_ids import TABLE, with_codes
+from recsys.data.semantic_ids.fit_semantic_ids import KEY, TABLE, with_codes
 from recsys.schema.source_schema import JoinConfig, text_options
 
 FILE_KEY = "data.items.file"
