@@ -88,8 +88,6 @@ def gather(found: Found, answers: Answers) -> Gathered:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
     likely = _likely(rows, answers)
     best, others = likely[0], [g for g in rows if g is not likely[0]]
-    _check_headers(best, others)
-    _check_labels(best, [g for g in groups if g is not best], answers)
     files, rest = [f for f in found.files if f in best.files], [f for g in others for f in g.files]
     questions = list[Question]()
     if "encoding" in best.layout.reasons and not is_known(best.layout.columns):
@@ -179,31 +177,6 @@ def _likely(rows: Sequence[_Files], answers: Answers) -> list[_Files]:
     return sorted(likely, key=lambda g: -sum(f.stat().st_size for f in g.files))
 
 
-def _check_headers(best: _Files, others: Sequence[_Files]) -> None:
-    """Raise UserError if only some of the files that look alike begin with the names of their columns."""
-    for other in others:
-        both = best.layout, other.layout
-        alike = best.files[0].suffix == other.files[0].suffix and len({(x.separator, x.width) for x in both}) == 1
-        if all(x.is_csv for x in both) and alike and best.layout.header != other.layout.header:
-            named, bare = (best, other) if best.layout.header else (other, best)
-            hint = f"write its first line into {bare.files[0].name}, too, or name one by files="
-            raise UserError(f"{bare.files[0]}: has no header, and {named.files[0]} has one; {hint}")
-
-
-def _check_labels(best: _Files, others: Sequence[_Files], answers: Answers) -> None:
-    """Raise UserError if the rows have no label, and another file holds a label alone, or beside a key: y.csv."""
-    if best.evidence[2] or answers.label != "auto":
-        return
-    for g in others:
-        columns = [g.layout.first] if g.is_one_column else g.layout.columns
-        keys = [c for c in columns if c in best.layout.columns]
-        is_property = any(names_an_id_of(c, (*NAMES.users, *NAMES.items)) for c in keys)  # of users or items
-        named = [c for c in columns if rank_of(c, NAMES.labels) is not None]
-        if named and len(columns) <= 2 and not is_property and not g.has("test"):
-            hint = f"write the rows and their label into one file{', joined on ' * bool(keys)}{''.join(keys)}"
-            raise UserError(f"{g.files[0]}: holds the label {named[0]} of the rows in {best.files[0]}; {hint}")
-
-
 def _which_log(likely: Sequence[_Files], rest: Sequence[Path]) -> Question | None:
     """Return the question which of several files holds the rows, None for one. rest: the files of other columns"""
     if len(likely) < 2:
@@ -251,26 +224,20 @@ def _untested(best: _Files, tests: _Files) -> tuple[str, ...]:
     return lacking if few and added <= 1 else ()
 
 
-def describe_sides(
-    files: Sequence[Path], root: Path, columns: Sequence[Column]
-) -> tuple[list[tuple[str, str]], list[Question]]:
-    """Return the files beside the rows, each with what it is and how to join it, and the questions about them."""
-    described, questions = list[tuple[str, str]](), list[Question]()
+def describe_sides(files: Sequence[Path], root: Path, columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """Return the files beside the rows, each with what it is and how to join it."""
+    described = []
     for f in files:
         name = str(f.relative_to(root)) if f.is_relative_to(root) else str(f)
         try:
-            what = _describe(f, name, columns)
+            described.append((name, _describe(f, name, columns)))
         except UserError as e:
-            what = str(e)
-        if isinstance(what, Question):
-            questions.append(what)
-            what = "it has some of the rows only"
-        described.append((name, what))
-    return described, questions
+            described.append((name, str(e)))
+    return described
 
 
-def _describe(f: Path, name: str, columns: Sequence[Column]) -> str | Question:
-    """Return what a file is, or the question whether it names the positive rows."""
+def _describe(f: Path, name: str, columns: Sequence[Column]) -> str:
+    """Return what a file is, and how to join it."""
     layout = layout_of(f)
     if not layout.header:
         return "its columns have no names, so it is not joined; write them into its first line"
@@ -280,10 +247,6 @@ def _describe(f: Path, name: str, columns: Sequence[Column]) -> str | Question:
         if key is None or key.role == "label" or key.values.dtype.is_nested() or c.values.dtype.is_nested():
             continue
         known, is_unique = mean(key.texts.is_in(c.texts.implode())), c.values.n_unique() == c.values.len()
-        if key.kind.is_row_id and is_unique and 0 < known < MIN_KNOWN and len(side_columns) > 1:
-            text = f"{name} has {known:.0%} of the rows, by {key.name}: are they the positive ones?"
-            guess = "no; if so, write a column into the rows that says it, and type label=COLUMN"
-            return Question(text, guess, key="label")
         if is_unique and known >= MIN_KNOWN and layout.joins:
             join: dict[str, object] = {"file": name, "key": key.name}
             join |= {"columns": {key.name: c.name}} if key.name != c.name else {}

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -69,8 +68,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     )
     p.copies, p.questions = _copies(rows, gathered, are_splits=split_by_files(root, files) is not None)
     p.questions += questions_of(p, gathered, rows.marks, answers)
-    beside, questions_of_sides = describe_sides(gathered.sides, root, rows.columns)
-    p.questions += questions_of_sides
+    beside = describe_sides(gathered.sides, root, rows.columns)
     p.unused = [(os.path.relpath(f, root), why) for f, why in gathered.unused] + beside
     if label is None:
         propose_retrieval(p, files)
@@ -200,12 +198,7 @@ def _about_ids(p: Proposal, answers: Answers) -> Iterator[Question]:
 def _about_time(p: Proposal) -> Iterator[Question]:
     """Yield whether the time of the rows is one, or whether a column that has the name of one is."""
     time = p.roles.time
-    moments = time.time.moments if time is not None and time.time is not None else None
-    years = None if moments is None else moments.dt.year().drop_nulls().max()
-    if time is not None and isinstance(years, int) and years > datetime.now(UTC).year + 1:  # another calendar
-        answer = (typed("time", time.name), "time=null")
-        yield Question(f"{time.name} has times of the year {years}: are they right?", "yes", answer, key="time")
-    elif time is not None and time.time is not None and time.time.doubt:
+    if time is not None and time.time is not None and time.time.doubt:
         answer = (typed("time", time.name), "time=null")
         guess = f"{time.reason}; or correct the YAML"
         yield Question(f"{time.name}: {time.time.doubt}", guess, answer, key="time")

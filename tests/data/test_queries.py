@@ -453,7 +453,7 @@ def test_another_table_reads_no_raw_file_again(tmp_path: Path, monkeypatch: pyte
     file.write_text(TABLE["csv"])
     read: list[str] = []
     read_chunk = build.read_chunk
-    monkeypatch.setattr(build, "read_chunk", lambda d, c, *a: (read.append(c.file.name), read_chunk(d, c, *a)))
+    monkeypatch.setattr(build, "read_chunk", lambda d, c, *a: (read.append(c[0].file.name), read_chunk(d, c, *a)))
     items = "file: items.csv, key: id, dense: {price: {}}"
     first = with_items(tmp_path, items)
     assert read == ["f.csv"] and with_items(tmp_path, items).folder == first.folder

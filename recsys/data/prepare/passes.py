@@ -152,7 +152,7 @@ class Build:
         parsed: list[ParsedChunk] = []
         bad, units = BadRows(self.data, self.bad_rows), TimeUnits(self.data)
         with bar("reading", _expected_rows(self.data, [c for c, _ in pending])) as progress:
-            job = partial(_read_one, self.data)
+            job = partial(read_chunk, self.data)
             # closed here: an error would keep it, and a garbage collection would end the job amid another one
             with closing(self.engine.map(job, pending, progress.advance, reads=True)) as results:
                 for chunk, folder in zip(self.chunks, folders, strict=True):
@@ -270,10 +270,6 @@ class _TrainingRows:
     def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
         files = [f for n in names for f in sorted((self.scratch / n).glob("*.parquet"))]
         return self.engine.total(files, keys, least)
-
-
-def _read_one(data: ResolvedData, chunk_and_folder: tuple[Chunk, Path], advance: Callable[[float], None]) -> None:
-    read_chunk(data, *chunk_and_folder, advance)
 
 
 def _collect_chunk(

@@ -28,7 +28,7 @@ from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 def with_root(data: ResolvedData, home: Path) -> ResolvedData:
     """Return the config with a folder of raw files: that of the config, of the sample, or of a table's stored rows."""
     if data.root is not None:
-        return with_stored_rows(data, home) if is_table(data) else data
+        return with_stored_rows(data, home) if data.source.format in TABLES else data
     assert data.sample is not None
     kind = "" if data.sample.kind == "clicks" else f"{data.sample.kind}-"
     folder = home / f"sample-{kind}{data.sample.rows}-{data.sample.seed}"
@@ -38,11 +38,6 @@ def with_root(data: ResolvedData, home: Path) -> ResolvedData:
                 written = lambda rows: progress.advance(rows - progress.done)  # noqa: E731
                 SAMPLES[data.sample.kind](building, rows=data.sample.rows, seed=data.sample.seed, progress=written)
     return replace(data, root=str(folder))
-
-
-def is_table(data: ResolvedData) -> bool:
-    """Return whether the rows come from a table instead of files."""
-    return data.source.format in TABLES
 
 
 def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:

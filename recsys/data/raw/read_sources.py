@@ -35,7 +35,6 @@ from recsys.files.user_files import problem_of
 from recsys.schema.data_schema import LabelConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
 
-MAX_COMPARED = 20  # files whose columns an error compares
 _TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
 
 
@@ -153,20 +152,9 @@ def check_columns(
         filter_rows(data.where, frame)
     names = frame.columns
     for key, column in [*data.raw_columns, *_group_columns(data), *(_split_columns(data) if sides is None else [])]:
-        if column not in names and sides is None:
-            _check_other_files(data, key, data.source.rename.get(column, column), file)
-        _check_column(key, column, file, names)
-
-
-def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) -> None:
-    """Raise UserError that says how to read `file` if one of the other files has a column that it lacks."""
-    if data.split.by == "files" or not FORMATS[data.source.format].names_columns:
-        return
-    for other in find_files(data)[-MAX_COMPARED:]:
-        if other != file and column in raw_frame(data, other).columns:
-            hint = f"data.source.optional_columns=[{','.join([*data.source.optional_columns, column])}]"
-            why = f"{file.name} has no column {column}, but {other.name} has it"
-            raise UserError(f"{key}: {why}; if it is missing in some files, set {hint}")
+        optional = sides is None and FORMATS[data.source.format].names_columns
+        hint = "; if only some files lack it, name it in data.source.optional_columns"
+        _check_column(key, column, file, names, hint if optional else "")
 
 
 def read_blocks(
@@ -204,9 +192,9 @@ def read_blocks(
         yield completed(block)
 
 
-def _check_column(key: str, column: str, file: Path, names: list[str]) -> None:
+def _check_column(key: str, column: str, file: Path, names: list[str], hint: str = "") -> None:
     if column not in names:
-        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, names)}")
+        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, names)}{hint}")
 
 
 def _projection(data: ResolvedData, *, labelled: bool) -> Projection:

@@ -251,8 +251,7 @@ def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, repl
             quoted_strings_can_be_null=False,
         ),
     )
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
+    frame = pl.DataFrame(table)
     empty = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
     breaks, garbled = np.zeros(frame.height, np.int64), np.zeros(frame.height, bool)
     if source.quote is not None and source.quote.encode() in data:
