@@ -124,9 +124,7 @@ def _rows(data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], 
         side = with_codes(side, data.item_key, codes)
     block = Block(Path(label), side.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
     rows, bad = RowParser(items, block.frame, labelled=True)(block)
-    reasons = Reasons()
-    for b in bad:
-        reasons.add(b.reason, 1, f"{data.item_key} {side[data.item_key][b.line - 1]!r}", b.value)
+    reasons = Reasons(bad, lambda b: f"{data.item_key} {side[data.item_key][b.line - 1]!r}")
     if (line := judge(label, data, side.height, len(bad), reasons)) is not None:
         say(line)
     key = side.select(as_value(side.schema, data.item_key)).to_series().gather(rows[LINE] - 1)

@@ -17,11 +17,10 @@ import polars as pl
 
 from recsys.data.features import LABEL, SPLIT, Fitted
 from recsys.data.features.dense_columns import PARTS, WAVES, Count, Cyclic, Target
-from recsys.data.features.encoders import Encoder, Vocabulary
+from recsys.data.features.encoders import Encoder, SparseColumn, Vocabulary
 from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Age, Cross
-from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.steps import FillMean
 from recsys.data.features.value_types import Number, Text, Time, Vector
 from recsys.data.prepare.split import SPLITS
@@ -61,7 +60,7 @@ def profile_rows(
     has_rates = isinstance(next(iter(data.label_kinds.values()), None), BinaryLabelColumn)
     parsed = {n: t for n, (_, t, _) in data.parsed_columns.items() if not isinstance(t, Vector)}
     with TemporaryDirectory(dir=folder, prefix="profile-") as stored:
-        files = []
+        files = list[Path]()
         for frame, which in rows:
             texts = (n for n, t in parsed.items() if not isinstance(t, Number | Time))  # ids (encode=id) are integers
             lists = {n for n, dtype in frame.schema.items() if dtype == pl.List}
@@ -350,8 +349,6 @@ def _steps(data: ResolvedData, parsed: str) -> str:
 
 def _encoding(c: SparseColumn) -> str:
     """Return how a sparse feature becomes ids, as text, such as: min_count 15, mean."""
-    how = c.encoder.describe()
-    if c.encoder.ranges is not None and c.is_list:
-        how = how.replace("rows", "lookups")
-        how = f"ages of earlier rows, in {how}" if isinstance(c.look_back, Age) else how
+    how = ", ".join(f"{k} {v:,}" for k, v in vars(c.encoder).items() if isinstance(v, int))
+    how = f"ages of earlier rows, {how}" if isinstance(c.look_back, Age) else how
     return f"{how}, {c.pooling}" if c.is_list else how

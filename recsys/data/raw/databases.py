@@ -1,6 +1,6 @@
 """Read tables that are not files: results of SQL queries, Delta Lake and Iceberg tables.
 
-Their rows are written to Parquet files first, from which all passes read (recsys/data/prepare/stored_rows.py).
+Their rows are written to Parquet files first, from which all passes read (recsys/data/prepare/plan_build.py).
 """
 
 import re

@@ -10,7 +10,7 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import EMPTY_LINE, Block
-from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.resolved_data import ResolvedData, with_zones
 from recsys.data.features.value_types import Number, RowNumber, Text
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.csv_files import drop_missing_labels
@@ -26,13 +26,13 @@ from recsys.data.raw.derive import (
 )
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
 from recsys.data.raw.nested import check_explode
-from recsys.data.raw.raw_files import Outputs, is_output, is_remote, natural_sort, partitions, resolve_path
+from recsys.data.raw.raw_files import Outputs, beside_root, is_output, is_remote, natural_sort, partitions, resolve_path
 from recsys.data.raw.raw_format import repeated
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
 from recsys.files.data_files import matching
 from recsys.files.user_files import problem_of
-from recsys.schema.data_schema import LabelConfig, SplitConfig
+from recsys.schema.data_schema import DenseConfig, LabelConfig, SparseConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
 
 _TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
@@ -152,9 +152,9 @@ def check_columns(
         filter_rows(data.where, frame)
     names = frame.columns
     for key, column in [*data.raw_columns, *_group_columns(data), *(_split_columns(data) if sides is None else [])]:
-        optional = sides is None and FORMATS[data.source.format].names_columns
+        may_lack = sides is None and FORMATS[data.source.format].names_columns
         hint = "; if only some files lack it, name it in data.source.optional_columns"
-        _check_column(key, column, file, names, hint if optional else "")
+        _check_column(key, column, file, names, hint if may_lack else "")
 
 
 def read_blocks(
@@ -256,8 +256,7 @@ def join_source(join: JoinConfig) -> SourceConfig:
 
 def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.joins") -> Path:
     """Return the path of a side table. key: its config key, for messages."""
-    root = resolve_path(data.root or ".", "data.root")
-    path = (root.parent if root.is_file() else root) / join.file
+    path = beside_root(data.root, join.file)
     if not path.is_file():
         problem = problem_of(path) if isinstance(path, PosixPath) else "no such file"
         raise UserError(f"{key}: {problem}: {path}")
@@ -298,9 +297,8 @@ def side_table(
     file = side_file(data, join, key)
     blocks = list(read(source, file, column_names(source, file)))
     bad = [b for block in blocks for b in block.bad if b.reason != EMPTY_LINE]
-    reasons, good = Reasons(), sum(block.frame.height for block in blocks)
-    for b in bad:
-        reasons.add(b.reason, 1, f"{join.file} line {b.line}", b.value)
+    reasons = Reasons(bad, lambda b: f"{join.file} line {b.line}")
+    good = sum(block.frame.height for block in blocks)
     if (line := judge(f"{key}: {join.file}", data, good + len(bad), len(bad), reasons)) is not None and report:
         report(line)
     if not good:
@@ -342,3 +340,52 @@ def raw_types(data: ResolvedData, names: set[str]) -> pl.DataFrame:
         return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
     file = find_files(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
     return rename_columns(data.source, file, raw_frame(data, file)).select(sorted(names))
+
+
+def completed(data: ResolvedData, file: Path) -> ResolvedData:
+    """Return the config with all that it leaves to the files. file: the first raw file"""
+    joins = []
+    for join in data.source.joins:
+        if not join.columns:  # it brings all columns of its file
+            side = empty_frame(join_source(join), side_file(data, join))
+            join = replace(join, columns=side_columns(join, side.columns))
+        joins.append(join)
+    data = data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
+    # the width of each dense feature whose column holds vectors: lists, or text that the feature says how to split
+    if not any(c is None or (c.width is None and c.vectors is None) for c in data.dense.values()):
+        return data
+    sides = [(join, check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
+    raw = rename_columns(data.source, file, raw_frame(data, file))
+    types = complete_rows(raw, sides, data.derive).schema
+    data = with_zones(data, types)
+    wanted = {
+        name: (c and c.column) or name
+        for name, c in data.dense.items()
+        if not (c and (c.width or c.vectors or c.cyclic))
+        and (isinstance(types.get((c and c.column) or name), pl.List | pl.Array) or (c and c.split))
+    }
+    if not wanted:
+        return data
+    widths = _widths(data, file, wanted)
+    dense = {n: replace(c or DenseConfig(), width=widths[n]) if n in widths else c for n, c in data.dense.items()}
+    return replace(data, dense=dense)
+
+
+def _widths(data: ResolvedData, file: Path, columns: dict[str, str]) -> dict[str, int]:
+    """Return the width of the first vector of each feature. columns: their columns"""
+    widths: dict[str, int] = {}
+    every = replace(data, dense={}, sparse={n: SparseConfig(column=c) for n, c in columns.items()})
+    for block in read_blocks(every, file):
+        for name, column in columns.items():
+            values = block.frame[column].drop_nulls()
+            if name in widths or values.is_empty():
+                continue
+            if values.dtype == pl.String:
+                separator = (data.dense[name] or DenseConfig()).split or ","
+                widths[name] = sum(part.strip() != "" for part in values[0].strip("[]() \t").split(separator))
+            else:
+                widths[name] = len(values[0])
+        if len(widths) == len(columns):
+            return widths
+    missing = next(c for n, c in columns.items() if n not in widths)
+    raise UserError(f"data.dense: {file.name} has no vector in column {missing}; set width")
