@@ -78,7 +78,7 @@ class Catalogue:
             lists = values.cast(pl.List(pl.String)).list.drop_nulls().fill_null([])
             flat = lists.explode(empty_as_null=False, keep_nulls=False)
             names = flat.unique(maintain_order=True)
-            codes = ValueIndex.from_values(names).look_up(flat).to_numpy().astype(np.int64) - 1
+            codes = ValueIndex(names).look_up(flat).to_numpy().astype(np.int64) - 1
             starts = np.concatenate([[0], np.cumsum(lists.list.len().to_numpy())]).astype(np.int64)
             self._categories[key] = Categories(names, codes, starts)
         return self._categories[key]

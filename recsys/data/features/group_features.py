@@ -22,11 +22,6 @@ MAX_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-
 TRAIN, VALIDATION, TEST, REPEATED, CONTEXT = range(5)
 
 
-def is_grouped(data: ResolvedData) -> bool:
-    """Return True if rows depend on other rows of their group."""
-    return data.group is not None
-
-
 def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     """Arrange whole groups of parsed rows.
 

@@ -16,7 +16,7 @@ from recsys.base.errors import UserError
 from recsys.data.features import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.features.find_types import Types, find_types
 from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
-from recsys.data.features.group_features import REPEATED, TRAIN, is_grouped
+from recsys.data.features.group_features import REPEATED, TRAIN
 from recsys.data.features.grow import check_growth, check_labels, grow, reweighted
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.bad_rows import BadRows, check_time_units
@@ -105,7 +105,7 @@ class Build:
         else:
             samples = [ParsedChunk(folder, 0).info.get("types", {}) for folder in self.chunk_folders()]
             self.types = find_types(self.data, [c.values for c in chunks], samples)
-        if is_grouped(self.data):
+        if self.data.group is not None:
             by = None if self.data.group is None else (self.types or {}).get(self.data.group.by)
             chunks = shuffle(self.data, self.engine, chunks, splitter, self.folder / "arranged", by)
         return chunks, splitter, bad

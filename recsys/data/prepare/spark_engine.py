@@ -9,8 +9,9 @@ import time
 import traceback
 import uuid
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -100,21 +101,15 @@ class Spark(Engine):
 
     def __init__(self, config: EngineConfig, home: Path) -> None:
         self._config, self._home = config, home.absolute()
-        self._session: SparkSession | None = None
-        self._ours = False
+        self._stack = ExitStack()
 
-    @property
+    @cached_property
     def session(self) -> SparkSession:
-        if self._session is None:
-            self._ours = SparkSession.getActiveSession() is None
-            self._session = start_session(self._config)
-        return self._session
+        return self._stack.enter_context(borrowed_session(self._config))
 
     def close(self) -> None:
         """Stop the session, unless the caller started it: training does not need it."""
-        if self._session is not None and self._ours:
-            self._session.stop()
-        self._session = None
+        self._stack.close()
 
     def map(
         self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
