@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import config, error, read, rows
 
-from recsys.data.features import ResolvedData, parse_rows, resolve
+from recsys.data.features import ResolvedData, parse_rows
 from recsys.data.features.blocks import LINE
+from recsys.data.features.resolved_data import resolve
 from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from raw_rows import frames, of_yaml
 
 from recsys.base.errors import UserError
-from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS, group_features
+from recsys.data.features import GROUP, group_features
 from recsys.data.features.batch_tensors import candidates_of
+from recsys.data.features.blocks import HISTORY, ORDER, PLACE, SPLIT, TARGETS
 from recsys.data.features.group_features import arrange
 from recsys.data.features.value_index import shares
 from recsys.data.loader.parquet_loader import ParquetLoader

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.features import KEY, TIME
-from recsys.data.features.blocks import IN_SPLIT
+from recsys.data.features.blocks import IN_SPLIT, KEY, TIME
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows
 from recsys.data.prepare.split import Splitter, check_split

@@ -17,7 +17,8 @@ from raw_rows import learn
 from run_folders import write_run
 
 from recsys.base.errors import DoesNotFit
-from recsys.data.features import LABEL, resolve
+from recsys.data.features import LABEL
+from recsys.data.features.resolved_data import resolve
 from recsys.data.profile import page as profile_page
 from recsys.data.profile import profile_rows
 from recsys.loadtest.figures import COLUMNS, Measurement

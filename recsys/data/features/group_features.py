@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS
+from recsys.data.features import GROUP
+from recsys.data.features.blocks import HISTORY, ORDER, PLACE, SPLIT, TARGETS
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import RowDifference, slices
 from recsys.data.features.value_index import group_numbers

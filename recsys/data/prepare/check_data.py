@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, LINE
+from recsys.data.features import GROUP, LABEL
+from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, KEY, LINE, ORDER, PLACE, ROW, SPLIT, TIME
 from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.label_columns import check_labels

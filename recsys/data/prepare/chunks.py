@@ -24,8 +24,8 @@ import polars as pl
 import polars.selectors as cs
 
 from recsys.base.console import say
-from recsys.data.features import PLACE, parse_rows
-from recsys.data.features.blocks import ELEMENT, LINE, Block
+from recsys.data.features import parse_rows
+from recsys.data.features.blocks import ELEMENT, LINE, PLACE, Block
 from recsys.data.features.find_types import sampled_types
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import Moment, Time

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from recsys.base.cores import threads_of
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
-from recsys.data.features import sum_tables
+from recsys.data.features.fit import sum_tables
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.text import in_order
 from recsys.schema.data_schema import EngineConfig

@@ -6,8 +6,8 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.data.features import InMemory, fit
 from recsys.data.features.blocks import ITEM, LINE, Block
+from recsys.data.features.fit import InMemory, fit
 from recsys.data.features.fitted import Fitted, ItemTable
 from recsys.data.features.grow import grow
 from recsys.data.features.parse import RowParser

@@ -13,8 +13,9 @@ import polars as pl
 
 from recsys.base.console import Bar, bar, say
 from recsys.base.errors import UserError
-from recsys.data.features import Fitted, PartialStatistics, StatisticsPass, fit
+from recsys.data.features import Fitted
 from recsys.data.features.find_types import Types, find_types
+from recsys.data.features.fit import PartialStatistics, StatisticsPass, fit
 from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
 from recsys.data.features.group_features import REPEATED, TRAIN
 from recsys.data.features.grow import check_growth, check_labels, grow, reweighted
@@ -106,7 +107,7 @@ class Build:
             samples = [ParsedChunk(folder, 0).info.get("types", {}) for folder in self.chunk_folders()]
             self.types = find_types(self.data, [c.values for c in chunks], samples)
         if self.data.group is not None:
-            by = None if self.data.group is None else (self.types or {}).get(self.data.group.by)
+            by = (self.types or {}).get(self.data.group.by)
             chunks = shuffle(self.data, self.engine, chunks, splitter, self.folder / "arranged", by)
         return chunks, splitter, bad
 

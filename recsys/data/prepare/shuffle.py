@@ -12,7 +12,8 @@ from pathlib import Path
 import polars as pl
 
 from recsys.base.console import bar
-from recsys.data.features import GROUP, SPLIT
+from recsys.data.features import GROUP
+from recsys.data.features.blocks import SPLIT
 from recsys.data.features.group_features import arrange
 from recsys.data.features.raw_types import RawType
 from recsys.data.features.resolved_data import ResolvedData

@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from recsys.base.errors import UserError
-from recsys.data.features import sum_tables
 from recsys.data.features.blocks import one_line
+from recsys.data.features.fit import sum_tables
 from recsys.data.prepare.engine import Advance, Engine, Function, Item, Result
 from recsys.files.atomic import whole_file
 from recsys.files.user_files import file_url

@@ -6,8 +6,7 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features import KEY, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.blocks import IN_SPLIT, LABEL
+from recsys.data.features.blocks import IN_SPLIT, KEY, LABEL, PLACE, ROW, SPLIT, TIME
 from recsys.data.features.group_features import CONTEXT, REPEATED, TRAIN
 from recsys.data.features.value_index import shares, shares_of_places
 from recsys.data.prepare.chunks import ParsedChunk

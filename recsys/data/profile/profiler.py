@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.features import LABEL, SPLIT, Fitted
+from recsys.data.features import LABEL, Fitted
+from recsys.data.features.blocks import SPLIT
 from recsys.data.features.dense_columns import PARTS, WAVES, Count, Cyclic, Target
 from recsys.data.features.encoders import Encoder, SparseColumn, Vocabulary
 from recsys.data.features.label_kinds import BinaryLabelColumn
