@@ -42,8 +42,7 @@ def preprocess(given: DictConfig | PreprocessConfig) -> Prepared:
     """
     from recsys.config.compose import object_of
     from recsys.data.prepare.check_data import check_data, check_files, check_installed, names_files
-    from recsys.data.prepare.engine import check_engine, open_engine
-    from recsys.data.prepare.prepared import prepare
+    from recsys.data.prepare.prepared import check_engine, open_engine, prepare
     from recsys.job.run_config import data_of
 
     cfg = object_of(PreprocessConfig, given)

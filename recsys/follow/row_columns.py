@@ -24,7 +24,7 @@ from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw import read_sources
 from recsys.data.raw.derive import complete_rows
-from recsys.data.raw.read_sources import completed
+from recsys.data.raw.raw_schema import completed
 from recsys.files.atomic import whole_file
 from recsys.job.run_config import RunConfig
 from recsys.schema.data_schema import SparseConfig

@@ -47,7 +47,7 @@ def check_config(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCo
         UserError: the config has a mistake.
     """
     from recsys.data.prepare.check_data import check_data, check_installed
-    from recsys.data.prepare.engine import check_engine
+    from recsys.data.prepare.prepared import check_engine
 
     cfg = RunConfig.of(given)
     if key := still_masked(cfg.plain, () if trains else TRAINING_KEYS):

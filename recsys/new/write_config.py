@@ -166,7 +166,7 @@ def verify(path: Path) -> tuple[int, list[str]]:
     from recsys.data.prepare.bad_rows import parse_first_block
     from recsys.data.prepare.check_data import check_data, check_files
     from recsys.data.raw.formats import FORMATS
-    from recsys.data.raw.read_sources import completed
+    from recsys.data.raw.raw_schema import completed
     from recsys.job.run_config import data_of
     from recsys.schema.data_schema import DataConfig
 

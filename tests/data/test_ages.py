@@ -20,7 +20,7 @@ from recsys.data.features.blocks import ORDER, PLACE
 from recsys.data.features.group_features import arrange, next_item_queries
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw.derive import RawSchema
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.online.raw_rows import RawRows
 
 LAST, BUCKETS = 4, 5

@@ -21,7 +21,7 @@ from recsys.base.errors import UserError
 from recsys.data.features import steps
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.steps import FLOAT32_MAX, Clip, FillMean, Log, MinMax, Params, Standardise, Transform
-from recsys.data.raw.derive import RawSchema
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.online import fast_lookups, raw_columns
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_error import RowError

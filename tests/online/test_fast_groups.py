@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
 from recsys.data.features.arrays import Arrays
-from recsys.data.raw.derive import RawSchema
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_error import RowError
 from recsys.online.row_transforms import RowTransforms

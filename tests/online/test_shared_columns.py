@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from raw_rows import learn, of_yaml, rows
 
-from recsys.data.raw.derive import RawSchema
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms, SharedColumns
 

@@ -21,7 +21,7 @@ from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import read_sources
 from recsys.data.raw.databases import TABLES
 from recsys.data.raw.raw_files import check_remote, is_remote
-from recsys.data.raw.read_sources import completed
+from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins

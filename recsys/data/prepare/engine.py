@@ -1,8 +1,7 @@
 """Engines, which call a function on every chunk: OneMachine uses threads here, Spark (spark_engine.py) a cluster."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -11,12 +10,8 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from recsys.base.cores import threads_of
-from recsys.base.errors import UserError
-from recsys.base.packages import check_extra
 from recsys.data.features.fit import sum_tables
-from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.text import in_order
-from recsys.schema.data_schema import EngineConfig
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -76,27 +71,3 @@ class OneMachine(Engine):
         cores = threads_of()
         threads = max(1, cores // CORES_PER_CHUNK) if reads else max(2, cores // 2)
         return in_order(lambda item: function(item, advance), items, threads, "chunk")
-
-
-def check_engine(config: EngineConfig) -> None:
-    """Check the config of an engine, and that its packages are installed. Raises UserError if not."""
-    if config.name == "polars" and (config.master is not None or config.options):
-        raise UserError("engine.master, engine.options: apply only to engine=spark; this is engine=polars")
-    if config.name == "spark":
-        check_extra("spark", "engine=spark")
-
-
-@contextmanager
-def open_engine(config: EngineConfig, data: ResolvedData) -> Iterator[Engine]:
-    """Yield the engine that the config names; close it at the end."""
-    check_engine(config)
-    if config.name == "polars":
-        yield OneMachine()
-        return
-    from recsys.data.prepare.spark_engine import Spark  # pyspark is an extra
-
-    spark = Spark(config, Path(data.prepared))
-    try:
-        yield spark
-    finally:
-        spark.close()

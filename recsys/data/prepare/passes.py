@@ -28,9 +28,9 @@ from recsys.data.prepare.k_core import CORE, REMOVED, k_core
 from recsys.data.prepare.shuffle import shuffle
 from recsys.data.prepare.split import SPLITS, Splitter
 from recsys.data.prepare.writer import FILE_ROWS, PartWriter
-from recsys.data.raw.derive import RawSchema
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_files import is_remote
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.data.raw.vector_files import read_initial_tables, read_vectors, training_values
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, write_text

@@ -24,7 +24,7 @@ from recsys.data.raw import read_sources
 from recsys.data.raw.databases import TABLES
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_files import combine, digests, partitions
-from recsys.data.raw.read_sources import completed
+from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
 from recsys.files import manifest

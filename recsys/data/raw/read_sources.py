@@ -10,7 +10,7 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import EMPTY_LINE, Block
-from recsys.data.features.resolved_data import ResolvedData, with_zones
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import Number, RowNumber, Text
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.csv_files import drop_missing_labels
@@ -40,7 +40,7 @@ from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
 from recsys.files.data_files import matching
 from recsys.files.user_files import problem_of
-from recsys.schema.data_schema import DenseConfig, LabelConfig, SparseConfig, SplitConfig
+from recsys.schema.data_schema import LabelConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
 
 _TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
@@ -347,52 +347,3 @@ def raw_types(data: ResolvedData, names: set[str]) -> pl.DataFrame:
         return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
     file = find_files(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
     return rename_columns(data.source, file, raw_frame(data, file)).select(sorted(names))
-
-
-def completed(data: ResolvedData, file: Path) -> ResolvedData:
-    """Return the config with all that it leaves to the files. file: the first raw file"""
-    joins = []
-    for join in data.source.joins:
-        if not join.columns:  # it brings all columns of its file
-            side = empty_frame(join_source(join), side_file(data, join))
-            join = replace(join, columns=side_columns(join, side.columns))
-        joins.append(join)
-    data = data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
-    # the width of each dense feature whose column holds vectors: lists, or text that the feature says how to split
-    if not any(c is None or (c.width is None and c.vectors is None) for c in data.dense.values()):
-        return data
-    sides = [(join, check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
-    raw = rename_columns(data.source, file, raw_frame(data, file))
-    types = complete_rows(raw, sides, data.derive).schema
-    data = with_zones(data, types)
-    wanted = {
-        name: (c and c.column) or name
-        for name, c in data.dense.items()
-        if not (c and (c.width or c.vectors or c.cyclic))
-        and (isinstance(types.get((c and c.column) or name), pl.List | pl.Array) or (c and c.split))
-    }
-    if not wanted:
-        return data
-    widths = _widths(data, file, wanted)
-    dense = {n: replace(c or DenseConfig(), width=widths[n]) if n in widths else c for n, c in data.dense.items()}
-    return replace(data, dense=dense)
-
-
-def _widths(data: ResolvedData, file: Path, columns: dict[str, str]) -> dict[str, int]:
-    """Return the width of the first vector of each feature. columns: their columns"""
-    widths: dict[str, int] = {}
-    every = replace(data, dense={}, sparse={n: SparseConfig(column=c) for n, c in columns.items()})
-    for block in read_blocks(every, file):
-        for name, column in columns.items():
-            values = block.frame[column].drop_nulls()
-            if name in widths or values.is_empty():
-                continue
-            if values.dtype == pl.String:
-                separator = (data.dense[name] or DenseConfig()).split or ","
-                widths[name] = sum(part.strip() != "" for part in values[0].strip("[]() \t").split(separator))
-            else:
-                widths[name] = len(values[0])
-        if len(widths) == len(columns):
-            return widths
-    missing = next(c for n, c in columns.items() if n not in widths)
-    raise UserError(f"data.dense: {file.name} has no vector in column {missing}; set width")
