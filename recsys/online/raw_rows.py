@@ -27,7 +27,6 @@ from recsys.data.features.value_index import ValueIndex
 from recsys.data.features.value_types import Text, Time, Vector
 from recsys.data.raw.derive import (
     FeatureInputs,
-    RawSchema,
     add_derived_column,
     clean,
     filter_rows,
@@ -36,6 +35,7 @@ from recsys.data.raw.derive import (
     key_text,
     steps,
 )
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.data.raw.row_sql import parse_sql
 from recsys.files import manifest
 from recsys.online.queries import lacks_item, with_users_alone, without_item

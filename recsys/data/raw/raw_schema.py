@@ -15,19 +15,19 @@ from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features.fitted import RAW_SCHEMA, SIDES
 from recsys.data.features.resolved_data import ResolvedData, with_zones
-from recsys.data.raw import read_sources
 from recsys.data.raw.derive import FeatureInputs, complete_rows
-from recsys.data.raw.formats import empty_frame
 from recsys.files.manifest import DamagedFile
 from recsys.schema.data_schema import DenseConfig, SparseConfig
 
 
 def completed(data: ResolvedData, file: Path) -> ResolvedData:
     """Return the config with all that it leaves to the files. file: the first raw file"""
+    from recsys.data.raw import formats, read_sources  # servers need neither
+
     joins = []
     for join in data.source.joins:
         if not join.columns:  # it brings all columns of its file
-            side = empty_frame(read_sources.join_source(join), read_sources.side_file(data, join))
+            side = formats.empty_frame(read_sources.join_source(join), read_sources.side_file(data, join))
             join = replace(join, columns=read_sources.side_columns(join, side.columns))
         joins.append(join)
     data = data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
@@ -53,6 +53,8 @@ def completed(data: ResolvedData, file: Path) -> ResolvedData:
 
 def _widths(data: ResolvedData, file: Path, columns: dict[str, str]) -> dict[str, int]:
     """Return the width of the first vector of each feature. columns: their columns"""
+    from recsys.data.raw import read_sources
+
     widths: dict[str, int] = {}
     every = replace(data, dense={}, sparse={n: SparseConfig(column=c) for n, c in columns.items()})
     for block in read_sources.read_blocks(every, file):
@@ -85,6 +87,8 @@ class RawSchema:
     @classmethod
     def from_data(cls, data: ResolvedData) -> RawSchema:
         """Read the side tables and the types of Parquet columns under data.root."""
+        from recsys.data.raw import read_sources
+
         inputs = FeatureInputs.from_config(data)
         sides = {
             i: read_sources.side_table(data, data.source.joins[i], report=say).select(data.source.joins[i].key, *names)
