@@ -1,4 +1,4 @@
-"""What a column is as the label of the rows: positive or negative, a number, or one of several classes."""
+"""Choose the label of the rows, and say what it is: positive or negative, a number, or one of several classes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

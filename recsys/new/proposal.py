@@ -1,4 +1,4 @@
-"""The config of a data set that recsys.new proposes, and the reasons."""
+"""The config of a data set that recsys.new proposes, its split, and the reasons."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

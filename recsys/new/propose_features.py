@@ -1,4 +1,4 @@
-"""Turn columns into dense and sparse features, with a reason for each."""
+"""Turn columns into dense and sparse features, with a reason for each, and propose the split of the rows."""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""Write the files of a new data set with their reasons, of a model or an experiment. No file is overwritten."""
+"""Write the files of a new data set with their reasons, of a model or an experiment, or the data set of a frame.
+
+No file is overwritten.
+"""
 
 from __future__ import annotations
 

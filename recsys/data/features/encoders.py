@@ -1,4 +1,4 @@
-"""How the values of a sparse feature become ids: rows of an embedding table. An encoder is one class."""
+"""Sparse features, and how their values become ids: rows of an embedding table. An encoder is one class."""
 
 from __future__ import annotations
 
@@ -273,9 +273,6 @@ class Quantiles(Encoder):
         return lambda x: np.where(np.isnan(x), self.quantiles + 1, 1 + np.searchsorted(edges, x, side="left"))
 
 
-ENCODERS: dict[str, type[Encoder]] = {e.encode: e for e in (Vocabulary, Hash, Identity, Quantiles)}
-
-
 @dataclass(frozen=True)
 class SparseColumn:
     """A sparse feature. Two are equal if they make equal ids of equal rows, with equal vocabularies.
@@ -386,3 +383,6 @@ class SparseColumn:
     def planned_rows(self) -> int | None:
         """The number of rows of its table that the config gives; None if it gives none."""
         return self.encoder.known_rows or self.expected_rows
+
+
+ENCODERS: dict[str, type[Encoder]] = {e.encode: e for e in (Vocabulary, Hash, Identity, Quantiles)}

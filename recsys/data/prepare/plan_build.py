@@ -1,4 +1,10 @@
-"""Find what a config prepares: its files and their digests, and the fingerprint of the result."""
+"""Find what a config prepares: its files and their digests, and the fingerprint of the result.
+
+Rows of databases, tables and built-in samples are stored as files first:
+
+PREPARED/tables/<fingerprint>/                   rows of databases and tables
+PREPARED/sample-<rows>-<seed>/                   rows of a built-in sample
+"""
 
 import hashlib
 import json

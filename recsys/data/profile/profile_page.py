@@ -25,6 +25,7 @@ SUSPECT = 0.5  # information value above which a feature may contain the label
 
 CURVE_PIXELS = 180  # of the coverage curve, in pixels
 PAGE = 1184  # width of the page in pixels
+Titled = tuple[str, str, PageTable]  # title, small text behind it, cells
 SPLIT_PAINTS = [Paint(s, f"var(--c{i})") for i, s in enumerate(SPLITS)]
 NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
 
@@ -292,9 +293,6 @@ def rate_interval(positives: int, rows: int, base: float, top: float) -> Markup 
     rate = share(positives / rows)
     tip = f"{rate} of {rows:,} (95 %: {share(low)} to {share(high)}); all rows {share(base)}"
     return dots_in_cell([Dot(positives / rows, colour, tip, low, high)], (0.0, top), base, 112)
-
-
-Titled = tuple[str, str, PageTable]  # title, small text behind it, cells
 
 
 def feature_section(f: FeatureProfile, profile: DataProfile) -> dict[str, Any]:
