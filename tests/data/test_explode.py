@@ -182,7 +182,7 @@ def test_rows_to_predict_are_exploded_too_without_the_label(tmp_path: Path) -> N
     [
         ("csv", ["aid"], 'explode=aid: its columns are text; name the separator of the elements: {aid: " "}'),
         ("csv", {"aids": " "}, "explode: part_0.csv has no column aids; did you mean aid?"),
-        ("arrow", {"aid": ","}, "explode: part_0.arrow: column aid is List(Int64), not text"),
+        ("arrow", {"aid": ","}, "explode: part_0.arrow: column aid is List(Int64); a list needs no separator"),
         ("parquet", ["session"], "explode: part_0.parquet: column session is Int64; a list needs no separator"),
         (
             "jsonl",
