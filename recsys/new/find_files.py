@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from recsys.base.errors import UserError
-from recsys.data.raw.raw_files import DEFAULT, is_remote, natural_sort, without_outputs
+from recsys.data.raw.raw_files import DEFAULT, Outputs, is_remote, natural_sort
 from recsys.files.data_files import files_in, is_data, named_by
 from recsys.files.user_files import problem_of
 from recsys.new.known_names import ascii_letters
@@ -46,8 +46,9 @@ def find(given: Sequence[str]) -> Found:
     files, globs = list[Path](), list[str]()
     if len(paths) == 1 and Path(paths[0]).is_dir():
         root = Path(paths[0])
-        data = [p for p in files_in(root) if p.suffix.lower() not in NO_DATA]
-        files = without_outputs(data, root, DEFAULT)
+        outputs = Outputs(root, DEFAULT)
+        files = files_in(root)
+        files = [p for p in files if p.suffix.lower() not in NO_DATA and not outputs.contains(p)]
         paths, named = [], False
     else:
         parents = [_fixed_parent(p) for p in paths]

@@ -17,6 +17,8 @@ MAX_ID_GAP = 10_000_000  # whole numbers above are ids, unless they are skewed, 
 MAX_OTHER_TEXTS = 3  # different texts in a column of numbers or times that stand for missing values
 MISSING_CODES = (-1, -9, -99, -999, -9999, -99999)  # the only negative numbers of a column
 
+_INDEX = re.compile(r"__index_level_\d+__|Unnamed: ?\d+(\.\d+)*")
+_UNNAMED = re.compile(r"column_\d+")
 _NUMBERED = re.compile(r"([a-z]|col|column|field|feature|feat|var)[ _-]?\d+")
 MIN_TIMES = 0.995  # share of the values that have to be times
 UNIX_SECONDS = (6e8, 4.1e9)  # 1989 to 2099
@@ -39,7 +41,15 @@ FORMATS = (
 def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
     """Return the columns of a sample with their kinds, and how they write numbers and missing values."""
     marks = marks_of(frame)
-    return [column_of(values, marks) for values in frame.get_columns()], marks
+    columns = [column_of(values, marks) for values in frame.get_columns()]
+    alone = columns and not any(_UNNAMED.fullmatch(c.name) for c in columns[1:])  # column_1 has no name in the file
+    for c in columns:
+        if c.numbers is not None and c.is_whole:
+            unnamed = c.name == "index" or (alone and c is columns[0] and _UNNAMED.fullmatch(c.name))
+            counts = mean(c.numbers.diff().drop_nulls() == 1) > 0.9 or c.distinct == c.rows > MAX_CATEGORIES
+            if _INDEX.fullmatch(c.name) or (unnamed and counts):
+                c.kind = kinds.RowIdKind("the numbers of rows, as an index of pandas has them")
+    return columns, marks
 
 
 def column_of(raw: pl.Series, marks: Marks) -> Column:

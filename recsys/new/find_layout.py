@@ -34,6 +34,7 @@ OTHERS = {  # first bytes -> what the file is
 }
 MIN_WIDTH = 3  # values of a row, from which a first line with another number of them is a title
 MIN_LENGTHS = 3  # different numbers of items on lines that are lists
+NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows may begin with
 LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
 HINTS = {  # lines that are no rows -> how to write them; the first line stands for {}
     r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$": (
@@ -246,7 +247,7 @@ def dialect_of(text: str, encoding: str = "utf-8", header: bool | None = None) -
     table = table_of(text)
     if not table.width:
         return _lists(lines, layout) or layout
-    rows = _without_title(table)
+    rows = _without_title(layout, table)
     layout.separator, layout.quote, layout.width = table.separator, table.quote, table.width
     layout.escape, layout.line_breaks_in_quotes = "\\" if table.escape else None, table.line_breaks
     if layout.separator == "\t" and '"' not in text:
@@ -309,14 +310,22 @@ def _lists(lines: Sequence[str], layout: CsvLayout) -> CsvLayout | None:
     return None
 
 
-def _without_title(table: DividedText) -> list[list[str]]:
-    """Return the rows. Raises OtherRows for a first line that has another number of values than all others."""
+def _without_title(layout: CsvLayout, table: DividedText) -> list[list[str]]:
+    """Return the rows without a first line that has another number of values than all others.
+
+    If it begins with a character that no row begins with, it is a comment. Raises OtherRows for a title.
+    """
     first, *rest = table.rows
     filled = sum(bool(v.strip()) for v in first)
     if table.width < MIN_WIDTH or table.separator in (" ", SPACES) or not rest:
         return table.rows  # spaces also divide prose and lists of items
     if abs(len(first) - table.width) <= 1 and filled > 1:
         return table.rows
+    mark = layout.first[0]
+    is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in table.separator
+    if is_mark and layout.comment is None and not any(row[0].startswith(mark) for row in rest):
+        layout.comment, layout.reasons["comment"] = mark, "the first line is no row of the table"
+        return rest
     has = f"its first line fills {min(len(first), filled)} of the {table.width} values of other lines"
     raise OtherRows(f"{has}; remove the lines above the names of the columns and those below the rows")
 

@@ -4,11 +4,21 @@ import re
 import tomllib
 import unicodedata
 from pathlib import Path
-from types import SimpleNamespace
+
+
+class _Names:
+    """The lists of names.toml, such as NAMES.labels."""
+
+    def __init__(self) -> None:
+        text = Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
+        self._lists = {name: tuple(words.split()) for name, words in tomllib.loads(text).items()}
+
+    def __getattr__(self, name: str) -> tuple[str, ...]:
+        return self._lists[name]
+
 
 RECBOLE = re.compile(r":(token|float|token_seq|float_seq)$")  # types that RecBole's files write behind names of columns
-_FILE = Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
-NAMES = SimpleNamespace(**{name: tuple(words.split()) for name, words in tomllib.loads(_FILE).items()})  # NAMES.labels
+NAMES = _Names()
 KNOWN = {  # words that say what a column is
     word
     for names in (NAMES.labels, NAMES.ratings, NAMES.events, NAMES.weights, NAMES.users, NAMES.items, NAMES.times)

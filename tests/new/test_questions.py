@@ -118,9 +118,9 @@ CASES: dict[str, Case] = {
     "a file of no split": Case(files(train__csv=frame(), holdout__csv=frame(), fresh__csv=frame()), "files files"),
     "files beside one that tests": Case(files(u__data=TABLE, u1__base=TABLE, u1__test=TABLE), "files files"),
     "adult.data and adult.test": Case(
-        files(adult__data=ADULT.replace("E", ""), adult__test=ADULT.replace("E", ".")),
+        files(adult__data=ADULT.replace("E", ""), adult__test="|1x3 Cross validator\n" + ADULT.replace("E", ".")),
         "label",
-        "label.positive='>50K,>50K.' split.by=files",
+        "source.comment=| label.positive='>50K,>50K.' split.by=files",
     ),
     "a column of splits": Case(
         log(eval_set=["prior", "train", "prior", "test"] * (ROWS // 4)), "split", left_out="eval_set"

@@ -1,6 +1,5 @@
 """Judge the rows that were read: list those that cannot be read, and compare units of times; stop if they are wrong."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
@@ -84,18 +83,24 @@ class BadRows:
             say(line)
 
 
-def check_time_units(data: ResolvedData, read: Iterable[tuple[Chunk, ParsedChunk]]) -> None:
-    """Raise UserError if a file holds numbers since 1970 in another unit than a file before it. Times are seconds.
+class TimeUnits:
+    """The units of the columns by which rows are split and ordered in time.
 
-    read: all chunks, whose rows are split or ordered by the columns `data.moments`
+    Raises:
+        UserError: (`add`) a file holds numbers since 1970 in another unit than a file before it. Times are seconds.
     """
-    first: dict[str, tuple[str, str]] = {}  # the unit of each column, and the first file that has it
-    for chunk, parsed in read:
+
+    def __init__(self, data: ResolvedData) -> None:
+        self._columns = data.moments
+        self._first: dict[str, tuple[str, str]] = {}  # the unit of each column, and the first file that has it
+
+    def add(self, chunk: Chunk, parsed: ParsedChunk) -> None:
+        """Compare the units of a chunk's times with those of the chunks before it."""
         medians = parsed.info.get("medians", {})  # older chunks have none
         for name, value in ((n, x) for n in medians for x in medians[n] if x is not None):
             if (unit := unit_of_time(value)) is None:
                 continue
             what = f"{chunk.file} holds {'times or ' * (unit == 'seconds')}{unit} since 1970, such as {value:.0f}"
-            other, before = first.setdefault(name, (unit, what))
+            other, first = self._first.setdefault(name, (unit, what))
             if other != unit:
-                raise UserError(f"column {data.moments[name]}: {before}, and {what}; write all of them in one unit")
+                raise UserError(f"column {self._columns[name]}: {first}, and {what}; write all of them in one unit")

@@ -20,7 +20,7 @@ from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
 from recsys.data.features.group_features import REPEATED, TRAIN
 from recsys.data.features.grow import check_growth, check_labels, grow, reweighted
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.prepare.bad_rows import BadRows, check_time_units
+from recsys.data.prepare.bad_rows import BadRows, TimeUnits
 from recsys.data.prepare.chunks import Chunk, ParsedChunk, is_chunk, read_chunk
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.item_table import read_items
@@ -151,7 +151,7 @@ class Build:
             say(f"{len(by_folder) - len(pending)} of {len(by_folder)} chunks of the raw files have been read before")
         unread = {f for _, f in pending}
         parsed: list[ParsedChunk] = []
-        bad = BadRows(self.data, self.bad_rows)
+        bad, units = BadRows(self.data, self.bad_rows), TimeUnits(self.data)
         with bar("reading", _expected_rows(self.data, [c for c, _ in pending])) as progress:
             job = partial(read_chunk, self.data)
             # closed here: an error would keep it, and a garbage collection would end the job amid another one
@@ -163,9 +163,9 @@ class Build:
                     first = parsed[-1].first_row + parsed[-1].rows if parsed else 0
                     parsed.append(ParsedChunk(folder, first, chunk.split))
                     bad.add(chunk, parsed[-1])
+                    units.add(chunk, parsed[-1])
             progress.total = progress.done
             progress.advance(0)
-        check_time_units(self.data, zip(self.chunks, parsed, strict=True))
         bad.report()
         return parsed, bad.bad
 

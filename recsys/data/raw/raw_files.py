@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path, PosixPath
 from typing import Any, cast
 from urllib.parse import unquote
@@ -114,11 +113,25 @@ def natural_sort(paths: Iterable[Path]) -> list[Path]:
     return sorted(paths, key=key)
 
 
-def without_outputs(files: Iterable[Path], root: Path, prepared: str) -> list[Path]:
-    """Return the files of no folder under `root` that holds a run, a sweep or prepared data. prepared: data.prepared"""
-    own = {Path(DEFAULT).resolve(), Path(prepared).resolve()}
-    known = cache(lambda folder: is_output(folder) or folder.resolve() in own)
-    return [f for f in files if not any(root in folder.parents and known(folder) for folder in f.parents)]
+class Outputs:
+    """The folders under `root` that hold runs, sweeps or prepared data.
+
+    root: the folder of raw files
+    prepared: data.prepared
+    """
+
+    def __init__(self, root: Path, prepared: str) -> None:
+        self._root, self._known = root, {Path(DEFAULT).resolve(), Path(prepared).resolve()}
+        self._seen: dict[Path, bool] = {}
+
+    def contains(self, file: Path) -> bool:
+        """Return whether a folder between the root and the file holds a run, a sweep or prepared data."""
+        for folder in file.parents:
+            if folder not in self._seen and self._root in folder.parents:
+                self._seen[folder] = is_output(folder) or folder.resolve() in self._known
+            if self._seen.get(folder):
+                return True
+        return False
 
 
 def is_output(folder: Path) -> bool:

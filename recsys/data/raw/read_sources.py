@@ -26,15 +26,7 @@ from recsys.data.raw.derive import (
 )
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
 from recsys.data.raw.nested import check_explode
-from recsys.data.raw.raw_files import (
-    beside_root,
-    is_output,
-    is_remote,
-    natural_sort,
-    partitions,
-    resolve_path,
-    without_outputs,
-)
+from recsys.data.raw.raw_files import Outputs, beside_root, is_output, is_remote, natural_sort, partitions, resolve_path
 from recsys.data.raw.raw_format import repeated
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
@@ -66,7 +58,8 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
                 raise UserError(
                     f"data.root={data.root}: is the folder of a run or of prepared data; name that of the raw files"
                 )
-            paths = {*without_outputs(matched, root, data.prepared)}
+            outputs = Outputs(root, data.prepared)
+            paths = {f for f in matched if not outputs.contains(f)}
         files = natural_sort(paths)
         if not files:
             names = sorted(p.name for p in root.iterdir())[:8]

@@ -119,7 +119,7 @@ def _unknown(rest: str) -> str:
     """Return the reason why the rest of an expression does not begin with a token."""
     if rest[0] in "'\"":
         return "the text that begins here has no end; write a single quote in a text twice"
-    return f"{rest[0]!r} is not part of an expression over the columns of one row, whose names may be in double quotes"
+    return f"{rest[:2]!r} is not part of an expression over the columns of one row, whose names may be in double quotes"
 
 
 def _refused(token: re.Match[str], before: str, after: str) -> str | None:
