@@ -202,7 +202,7 @@ class RawRows:
             new.append(values.alias(name))
             for place in meaning.refused(given, values).arg_true().to_list():
                 line, shown = frame[LINE][place], str(given[place])
-                why = meaning.refuses
+                why = meaning.why(given[place : place + 1])
                 bad.setdefault(line, BadRow(where, line, f"{name} {why}", shown, name, why, shown))
         frame = frame.with_columns(new)
         if bad:

@@ -123,13 +123,13 @@ def test_one_value_however_it_comes(kind: RawType, values: list[Any], expected: 
 @pytest.mark.parametrize(
     ("kind", "value", "why"),
     [
-        (RawWhole(pl.Int64()), 7.5, "is not a whole number that its column can hold"),
-        (RawWhole(pl.Int64()), 2**63, "is not a whole number that its column can hold"),
-        (RawWhole(pl.Int8()), "128", "is not a whole number that its column can hold"),
+        (RawWhole(pl.Int64()), 7.5, "is not a whole number"),
+        (RawWhole(pl.Int64()), 2**63, "is not between -9223372036854775808 and 9223372036854775807"),
+        (RawWhole(pl.Int8()), "128", "is not between -128 and 127"),
         (RawBoolean(pl.Boolean()), "maybe", "is neither true nor false"),
         (RawBoolean(pl.Boolean()), 2, "is neither true nor false"),
         (RawTime(pl.Datetime("us")), 3, "is not a time"),  # 1970 is no likely time
-        (RawNumber(STRING), NOON, "is not a number"),
+        (RawNumber(STRING), NOON, "has type datetime, which a column of type number cannot hold"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(kind: RawType, value: Any, why: str) -> None:

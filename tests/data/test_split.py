@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.data.features.blocks import IN_SPLIT, KEY, TIME
 from recsys.data.features.group_features import CONTEXT
+from recsys.data.prepare import split as split_module
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows
-from recsys.data.prepare.split import Splitter, check_split
+from recsys.data.prepare.split import Splitter, check_split, order_statistic
 from recsys.schema.data_schema import SplitConfig
 
 
@@ -109,6 +111,23 @@ def test_time_sorts_and_keeps_a_moment_together(tmp_path: Path) -> None:
         assert len(np.unique(which[times == moment])) == 1
     assert times[which == 0].max() < times[which == 1].min() <= times[which == 1].max() < times[which == 2].min()
     assert abs((which == 2).mean() - 0.1) < 0.03 and abs((which == 1).mean() - 0.2) < 0.03
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(
+        st.lists(st.floats(-1e300, 1e300) | st.sampled_from([0.0, 1.0, 1.0000000000000002, 5e-324])),
+        min_size=1,
+        max_size=4,
+    ).filter(any),
+    st.data(),
+)
+def test_order_statistics_in_little_memory(arrays: list[list[float]], data: st.DataObject) -> None:
+    whole = sorted(x for a in arrays for x in a)
+    k = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(split_module, "IN_MEMORY", 2)
+        assert order_statistic(lambda: iter([np.array(a, dtype=float) for a in arrays]), k) == whole[k]
 
 
 def test_time_without_validation_and_one_moment(tmp_path: Path) -> None:

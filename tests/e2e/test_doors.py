@@ -299,7 +299,7 @@ def test_refusals_name_column_and_row(model_of: Models) -> None:
         ("whole", 7.5, "is not a whole number"),
         ("boolean", "maybe", "is neither true nor false"),
         ("instant", "x", "is not a time"),
-        ("numbers", ["1", "x"], "is not a list of values"),
+        ("numbers", ["1", "x"], "is not a whole number"),
         ("row", 10, "is not a whole number from 0 to 9"),
     ):
         answer = predict_json(model, [row, {**row, column: value}])

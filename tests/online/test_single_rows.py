@@ -176,15 +176,15 @@ def test_threads_share_a_pipeline(csv: RowTransforms) -> None:
     [
         ({"price": "oops"}, "column price: 'oops' is not a number"),
         ({"price": float("-inf")}, "column price: -inf is not a number"),
-        ({"price": 10**400}, "is not a number"),
-        ({"small": 128}, "column small: 128 is not a whole number"),
+        ({"price": 10**400}, "is out of the range of "),
+        ({"small": 128}, "column small: 128 is not between -128 and 127"),
         ({"small": 1.5}, "column small: 1.5 is not a whole number"),
-        ({"small": "1_0"}, "column small: '1_0' is not a whole number"),
+        ({"small": "1_0"}, "column small: '1_0' is not a number"),
         ({"flag": "maybe"}, "column flag: 'maybe' is neither true nor false"),
         ({"when": 3}, "column when: 3 is not a time"),
         ({"labels": "a"}, "column labels: 'a' is not a list"),
-        ({"labels": [1, "b"]}, "column labels: [1, 'b'] is not a list of values"),
-        ({"user": b"\xff"}, "column user: b'\\xff' is not a whole number"),
+        ({"labels": [1, "b"]}, "column labels: [1, 'b'] is not a whole number"),
+        ({"user": b"\xff"}, "column user: b'\\xff' is not UTF-8 text"),
     ],
 )
 def test_mistakes_in_parquet(parquet: RowTransforms, row: dict[str, Any], told: str) -> None:

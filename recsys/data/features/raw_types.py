@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
+import numpy as np
 import polars as pl
 
 from recsys.data.features.blocks import BLANK
@@ -91,11 +92,22 @@ class RawType(ABC):
         try:
             given = pl.Series([series_value(value)])
             converted = self.convert(given)
-        except (UnicodeError, OverflowError, TypeError, pl.exceptions.PolarsError) as e:
-            raise ValueError(self.refuses) from e
+        except UnicodeError as e:
+            raise ValueError("is not UTF-8 text") from e
+        except OverflowError as e:
+            raise ValueError(f"is out of the range of {self.dtype}") from e
+        except (TypeError, pl.exceptions.PolarsError) as e:
+            kind = type(value).__name__
+            why = f"has type {kind}, which a column of type {self.name} cannot hold"
+            why = self.refuses if isinstance(self, RawList) or isinstance(value, str | int | float) else why
+            raise ValueError("is a list, not one value" if kind in ("list", "tuple") else why) from e
         if self.refused(given, converted).any():
-            raise ValueError(self.refuses)
+            raise ValueError(self.why(given))
         return converted.to_list()[0]
+
+    def why(self, given: pl.Series) -> str:
+        """Return why values (n,) were refused."""
+        return self.refuses
 
     def refused(self, given: pl.Series, converted: pl.Series) -> pl.Series:
         """Return which values were refused: those that were given and are null."""
@@ -150,7 +162,7 @@ class RawWhole(RawType):
     """
 
     name = "whole number"
-    refuses = "is not a whole number that its column can hold"
+    refuses = "is not a whole number"
     others = (*RawType.others, pl.Datetime, pl.Date)
     point: bool = False
 
@@ -162,6 +174,15 @@ class RawWhole(RawType):
             whole = x.str.replace(r"\.0*$", "").cast(self.dtype, strict=False)  # floats lose digits
             return whole if whole.null_count() == x.null_count() else whole.fill_null(self._whole(numbers_of(x)))
         return self._whole(x) if x.dtype.is_float() else x.cast(self.dtype, strict=False)
+
+    def why(self, given: pl.Series) -> str:
+        numbers = plain(given)
+        numbers = numbers_of(numbers) if numbers.dtype == pl.String else numbers.cast(pl.Float64)
+        if numbers.is_null().any():
+            return "is not a number"
+        bounds = np.iinfo(str(self.dtype).lower())
+        whole = bool((numbers == numbers.floor()).all())
+        return f"is not between {bounds.min} and {bounds.max}" if whole else self.refuses
 
     def _whole(self, x: pl.Series) -> pl.Series:
         return pl.select(pl.when(x == x.floor()).then(x).cast(self.dtype, strict=False).alias(x.name)).to_series()
@@ -352,7 +373,7 @@ class RawJoined(RawType):
 class RawList(RawType):
     """Lists of values of one type. separator: divides the values of text, which is no list without one"""
 
-    name, refuses, others = "list", "is not a list of values of its column's type", ()
+    name, refuses, others = "list", "is not a list", ()
     element: RawType
     separator: str | None = None
 
@@ -370,6 +391,9 @@ class RawList(RawType):
             bad = regrouped(refused, x).list.any()
             whole = pl.select(pl.when(~bad.fill_null(False)).then(whole).alias(x.name)).to_series()
         return whole.cast(self.dtype, strict=False)
+
+    def why(self, given: pl.Series) -> str:
+        return self.element.refuses if isinstance(given.dtype, pl.List | pl.Array) else self.refuses
 
 
 RAW_TYPES: dict[str, type[RawType]] = {t.name: t for t in (RawText, RawWhole, RawNumber, RawBoolean, RawTime)}

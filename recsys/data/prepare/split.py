@@ -1,6 +1,6 @@
 """Assign rows to the training, validation and test split."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import polars as pl
@@ -14,10 +14,11 @@ from recsys.schema.data_schema import SplitConfig
 
 SPLITS = ("train", "validation", "test")
 NEGATIVES_SEED = 0x5EED  # unlike that of a random split, whose shares it must not repeat
+IN_MEMORY = 1 << 22  # numbers held in memory by `order_statistic`
 
 
 class Splitter:
-    """Assigns each row a split from its place, time, key or file alone. A split by time holds the times of all rows.
+    """Assigns each row a split from its place, time, key or file alone.
 
     A split is 0 (train), 1 (validation), 2 (test), or 4 (CONTEXT) for rows in none.
 
@@ -38,9 +39,14 @@ class Splitter:
         self._draws_validation = config.validation_rows == "random" and not config.validation_files
         self._times: list[float] = []
         if config.by == "time":
-            times = np.sort(np.concatenate([f[TIME].to_numpy() for c in chunks for f in c.frames([TIME])]))
+
+            def times() -> Iterator[np.ndarray]:
+                for chunk in chunks:
+                    for frame in chunk.frames([TIME]):
+                        yield frame[TIME].to_numpy()
+
             held = zip(shares_after, self._bounds, strict=True)  # a split without a share begins after all times
-            self._times = [float(times[min(b, total - 1)]) if share else np.inf for share, b in held]
+            self._times = [order_statistic(times, min(b, total - 1)) if share else np.inf for share, b in held]
             if config.window is not None:  # held-out rows begin with a window
                 self._times = [t // config.window * config.window if t < np.inf else t for t in self._times]
 
@@ -147,6 +153,35 @@ def _first_validation(chunks: Sequence[ParsedChunk], share: float) -> int:
             return first + left
         left -= rows
     return end
+
+
+def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float:
+    """Return the k-th smallest number, counted from 0, holding at most IN_MEMORY numbers. arrays: yields all numbers.
+
+    Each pass narrows the range that contains it by a histogram.
+    """
+    low, high, below, inside = -np.inf, np.inf, 0, None
+    while True:
+        if inside is not None and inside <= IN_MEMORY:
+            kept = np.concatenate([a[(a >= low) & (a <= high)] for a in arrays()])
+            return float(np.partition(kept, k - below)[k - below])
+        if inside is None or not np.isfinite([low, high]).all():
+            ends = [(a.min(), a.max(), len(a)) for a in arrays() if len(a)]
+            low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+            inside = sum(e[2] for e in ends)
+            continue
+        if np.nextafter(low, np.inf) >= high:  # adjacent floats, or the same
+            at_low = sum(int((a == low).sum()) for a in arrays())
+            return float(low if k - below < at_low else high)
+        edges = np.unique(np.linspace(low, high, 4097))
+        counts = np.zeros(len(edges) - 1, np.int64)
+        for a in arrays():
+            counts += np.histogram(a[(a >= low) & (a <= high)], edges)[0]
+        bin_ = int(np.searchsorted(np.cumsum(counts), k - below, side="right"))
+        below += int(counts[:bin_].sum())
+        inside = int(counts[bin_])
+        last = bin_ == len(counts) - 1  # only the last bin includes its upper edge
+        low, high = edges[bin_], edges[bin_ + 1] if last else np.nextafter(edges[bin_ + 1], -np.inf)
 
 
 def check_split(split: SplitConfig) -> None:
