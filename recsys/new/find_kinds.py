@@ -8,7 +8,7 @@ from recsys.data.features.value_types import as_time
 from recsys.new import column_kinds as kinds
 from recsys.new.column_kinds import Column, ColumnKind, TimeKind, largest, least, mean
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
-from recsys.new.value_marks import Marks, as_numbers, marks_of, separator_of_values
+from recsys.new.value_marks import AMOUNT, MIN_ALIKE, SIGN, Marks, as_numbers, marks_of, separator_of_values
 
 MAX_CATEGORIES = 50  # as many different whole numbers are codes, unless the name says that they are quantities
 MAX_GRADE = 12  # whole numbers from 0 to this one are codes
@@ -199,6 +199,9 @@ def _text_kind(c: Column) -> ColumnKind:
         if mean(head.str.contains(r"\d\.\d")) > 0.9:
             return kinds.UniqueKind("a vector written as text; store lists of numbers in Parquet to use it")
         return kinds.ListKind("lists written as text", pattern=r"""[^\[\],\s'"][^\[\],'"]*""")
+    if mean(head.str.contains(AMOUNT)) >= MIN_ALIKE and mean(head.str.contains(rf"{SIGN}|\d\s\d")) > 0.1:
+        why = "numbers with a sign or spaces, as text; write plain numbers, or derive them by SQL, to use them"
+        return kinds.UniqueKind(f"{why}: {head[0]}")
     if (separator := separator_of_values(head)) is not None:
         length, shown = mean(head.str.split(separator).list.len()), "spaces" if separator == " " else separator
         return kinds.ListKind(f"{length:.1f} values each, separated by {shown}", separator)

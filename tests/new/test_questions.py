@@ -355,6 +355,12 @@ CASES: dict[str, Case] = {
         log(stock=[f"{20_000 + i % 300}{'B' * (i % 9 == 0)}" for i in range(ROWS)]), inputs="stock"
     ),
     "one negative number": Case(log(visits=[-1 if i % 9 == 0 else i % 200 for i in range(ROWS)]), "kind"),
+    "amounts with a sign": Case(
+        log(separator=";", cost=[f"{100 + i % 77},{i % 100:02} €" for i in range(ROWS)]), left_out="cost"
+    ),
+    "amounts with spaces": Case(
+        log(separator=";", cost=[f"{1 + i % 90} {i % 1000:03d},{i % 100:02d}" for i in range(ROWS)]), left_out="cost"
+    ),
     "commas of thousands or decimals": Case(
         log(separator=";", cost=[f"{1 + i % 9},{100 + i % 900}" for i in range(ROWS)]), "decimal"
     ),
