@@ -354,6 +354,29 @@ def test_rows_that_share_their_time_are_counted(
         assert said[ties, "min_count: 2"] == []
 
 
+def test_rows_that_share_their_time_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once, over all piles, and only where features of rows with labels look back in time."""
+    monkeypatch.setattr(shuffle, "PILE_ROWS", 37)
+    root = write(tmp_path / "raw", [(u, i, t // 2) for u, i, t in many(20)] + [("u1", "i1", 0), ("u1", "i2", 0)])
+    said = {}
+    for ties in ("null", "order"):
+        for feature in ("lag: 1", "min_count: 2"):
+            text = f"""
+                label: {{column: y}}
+                group: {{by: user, order: t, ties: {ties}}}
+                split: {{by: time, column: t}}
+                sparse: {{item: {{}}, before: {{column: item, {feature}}}}}
+            """
+            prepare(config(text, root=str(root), prepared=str(tmp_path / f"{ties}{feature}")))
+            said[ties, feature] = [line for line in capfd.readouterr().err.splitlines() if "share their" in line]
+    for ties, told in (("null", "are one moment"), ("order", "see each other in the order of the files")):
+        [line] = said[ties, "lag: 1"]
+        assert line.startswith(f"3 of 146 rows share their t with another row of their user: they {told}")
+        assert said[ties, "min_count: 2"] == []
+
+
 def test_rows_without_a_group_or_a_time_are_set_aside(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_text(
         "user,item,t,y\n" + "".join(f"u{i % 3},a,{i},{i % 2}\n" for i in range(20)) + ",a,3,1\nu,a,x,1\n"

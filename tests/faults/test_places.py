@@ -13,7 +13,7 @@ from small_csv import Commands, write_mine
 from torch.distributed.checkpoint.api import CheckpointException
 
 from recsys.base.console import log, log_to
-from recsys.data.raw.raw_files import without_outputs
+from recsys.data.raw.raw_files import Outputs
 from recsys.distributed import failures
 from recsys.files.atomic import whole_file, whole_folder
 
@@ -42,8 +42,9 @@ def test_folders_of_outputs(tmp_path: Path) -> None:
         (tmp_path / folder / "checkpoints").mkdir(parents=True)
         for name in [*files, "a.csv"]:
             (tmp_path / folder / name).touch()
-    left = without_outputs(sorted(tmp_path.rglob("*.csv")), tmp_path, str(tmp_path / "prepared"))
-    assert left == [tmp_path / "raw" / "a.csv"]
+    outputs = Outputs(tmp_path, str(tmp_path / "prepared"))
+    inside = {p for p in tmp_path.rglob("*.csv") if outputs.contains(p)}
+    assert inside == {tmp_path / name / "a.csv" for name in ("run", "sweep", "p")}
 
 
 # --- full disks -------------------------------------------------------------------------------------------

@@ -239,15 +239,15 @@ def write_info(folder: Path, info: dict[str, Any]) -> None:
     manifest.write(folder, manifest.entries_of(folder))
 
 
-def write_chunk(folder: Path, columns: Iterable[str], frames: Iterable[pl.DataFrame]) -> None:
-    """Write frames of parsed rows, with decoded text in `columns`, as a chunk, atomically."""
+def write_chunk(folder: Path, columns: Iterable[str], frames: Iterable[pl.DataFrame], tied: int = 0) -> None:
+    """Write frames of parsed rows, with decoded text in `columns`, as a chunk, atomically. tied: see shuffle.py"""
     coder, parts = TextCoder(columns), list[int]()
     with whole_folder(folder) as building:
         for frame in frames:
             write_rows(building, len(parts), coder.encode(frame))
             parts.append(frame.height)
         write_values(building, coder)
-        write_info(building, {"rows": parts, "bad": 0, "lines": 0})
+        write_info(building, {"rows": parts, "bad": 0, "lines": 0, "tied": tied})
 
 
 def in_sequence(chunks: Iterable[tuple[Path, int | None]]) -> list[ParsedChunk]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.base.console import bar
+from recsys.base.console import bar, say
 from recsys.data.features import GROUP
-from recsys.data.features.blocks import SPLIT
+from recsys.data.features.blocks import ORDER, SPLIT
 from recsys.data.features.group_features import arrange
 from recsys.data.features.raw_types import RawType
 from recsys.data.features.resolved_data import ResolvedData
@@ -55,7 +55,14 @@ def shuffle(
         for _ in engine.map(partial(_arrange_pile, data, rows), pending, progress.advance):
             pass
     shutil.rmtree(rows, ignore_errors=True)
-    return in_sequence((pile, None) for pile in folders)
+    arranged = in_sequence((pile, None) for pile in folders)
+    if data.group is not None and (tied := sum(c.info.get("tied", 0) for c in arranged)):
+        seen = "see each other in the order of the files (data.group.ties=moment: they do not)"
+        if data.has_moments:
+            seen = "are one moment, and do not see each other (data.group.ties=order: in the order of the files)"
+        share = f"share their {data.group.order} with another row of their {data.group.by}"
+        say(f"{tied:,} of {total:,} rows {share}: they {seen}")
+    return arranged
 
 
 def _partition(
@@ -100,7 +107,10 @@ def _arrange_pile(
     files = sorted((folder / f"{number:05d}").glob("*.parquet"))
     frame = pl.concat([pl.read_parquet(f, glob=False) for f in files]) if files else pl.DataFrame()
     parts = (p for groups in some_groups(data, frame) for p in arrange(data, groups).iter_slices(PART_ROWS))
-    write_chunk(target, [*data.text_columns, *data.query_columns], parts if files else ())
+    # counted where features of rows with labels take rows that are earlier in time
+    timed = data.group is not None and data.group.order is not None and data.look_backs and data.item_feature is None
+    tied = frame.select(pl.struct(GROUP, ORDER).is_duplicated().sum()).item() if timed and files else 0
+    write_chunk(target, [*data.text_columns, *data.query_columns], parts if files else (), tied)
     advance(frame.height)
 
 
