@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
     from omegaconf import DictConfig
 
-    from recsys.new.frames import FrameData
+    from recsys.new.write_config import FrameData
     from recsys.online.predictor import Predictor
     from recsys.online.recommender import Recommender
     from recsys.stages.staged import StagedRecommender
@@ -75,8 +75,8 @@ def new(
     Raises:
         UserError: nothing in the frame can be learned; the message asks for what is missing.
     """
-    from recsys.new.frames import look_at
     from recsys.new.questions import Answers
+    from recsys.new.write_config import look_at
 
     values = (positive,) if isinstance(positive, str) and positive != "auto" else positive
     chosen = tuple(map(str, values)) if isinstance(values, Sequence) and values != "auto" else values
@@ -85,7 +85,7 @@ def new(
 
 def _frame_overrides(rows: object, overrides: list[str]) -> list[str]:
     """Return the overrides with the data set of a frame."""
-    from recsys.new.frames import FrameData, stored
+    from recsys.new.write_config import FrameData, stored
 
     keys = {o.partition("=")[0] for o in overrides}
     if "data" in keys and not isinstance(rows, FrameData):

@@ -106,7 +106,7 @@ def _follow(cfg: FeatureStoreConfig, views: Mapping[str, View], store: FeatureSt
 def _join(cfg: FeatureStoreConfig, views: Mapping[str, View]) -> None:
     import polars as pl
 
-    from recsys.data.prepare.open_engine import check_engine
+    from recsys.data.prepare.prepared import check_engine
     from recsys.files.atomic import whole_file
     from recsys.files.outputs import check_output
 

@@ -221,7 +221,7 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
 
 def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
     """Return the features of prepared data (`features=`), otherwise those that the data's YAML declares."""
-    from recsys.data.features import feature_spec
+    from recsys.data.features.resolved_data import feature_spec
     from recsys.interface.features import FeatureSpec
 
     if prepared is not None:

@@ -9,6 +9,7 @@ data, export=FOLDER writes the data in the layout of NVIDIA's DLRM. From Python:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import PreprocessConfig
 
 if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+
     from recsys.data.features import ResolvedData
     from recsys.data.prepare.prepared import Prepared
 
@@ -38,8 +42,7 @@ def preprocess(given: DictConfig | PreprocessConfig) -> Prepared:
     """
     from recsys.config.compose import object_of
     from recsys.data.prepare.check_data import check_data, check_files, check_installed, names_files
-    from recsys.data.prepare.open_engine import check_engine, open_engine
-    from recsys.data.prepare.prepared import prepare
+    from recsys.data.prepare.prepared import check_engine, open_engine, prepare
     from recsys.job.run_config import data_of
 
     cfg = object_of(PreprocessConfig, given)
@@ -76,15 +79,17 @@ def preprocess(given: DictConfig | PreprocessConfig) -> Prepared:
 def _write_report(data: ResolvedData, prepared: Prepared, output: Path) -> None:
     """Read the raw rows once and write an HTML page that describes them."""
     from recsys.data.prepare.prepared import parsed_rows
-    from recsys.data.profile import Profiler, page
+    from recsys.data.profile import page, profile_rows
 
-    profiler = Profiler(data)
-    rows = parsed_rows(data)
     with bar("profiling", sum(prepared.info["rows"].values())) as shown:
-        for frame, which in rows:
-            profiler.add(frame, which)
-            shown.advance(frame.height)
-    text = page(profiler.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
+
+        def counted() -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
+            for frame, which in parsed_rows(data):
+                yield frame, which
+                shown.advance(frame.height)
+
+        profile = profile_rows(data, counted(), prepared.fitted, Path(data.prepared))
+    text = page(profile, prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, text)
 

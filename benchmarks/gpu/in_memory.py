@@ -23,8 +23,8 @@ from steady import Clock, Sample
 from torch.profiler import ProfilerActivity, profile, schedule
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.data.features import feature_spec
-from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.features.encoders import SparseColumn
+from recsys.data.features.resolved_data import feature_spec
 from recsys.data.loader.device_copies import copied_ahead, pinned_ahead, with_upcoming
 from recsys.distributed.ranks import process_group
 from recsys.interface.batch import Batch

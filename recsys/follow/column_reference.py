@@ -17,20 +17,50 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.profile.data_profile import drift
-from recsys.data.profile.tallies import TOP, RowSample
+from recsys.data.features.value_index import mix
+from recsys.data.profile.data_profile import TOP, drift
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 
 SAMPLE_ROWS = 100_000
 BATCH = 50_000
 FINE, COARSE = 50, 10  # cells of numbers: for KS, and for PSI
+HASH = "__hash__"  # hash of the row number
 KS_95 = 1.358  # 95 % quantile of the Kolmogorov distribution
 
 Frame = pl.DataFrame | pl.LazyFrame | Iterable[pl.DataFrame]
 Vocabularies = Mapping[str, pl.Series]  # column -> the values that the model knows
 _DTYPES: dict[str, Any] = {"number": pl.Float64, "time": pl.Datetime, "text": pl.String, "boolean": pl.Boolean}
 _DTYPES["null"] = pl.Null
+
+
+class RowSample:
+    """A sample of `limit` rows: those whose row numbers have the smallest hashes, so every run samples the same."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.seen, self._size = limit, 0, 0
+        self._frames: list[pl.DataFrame] = []
+        self._highest = np.uint64(2**64 - 1)
+
+    def add(self, frame: pl.DataFrame) -> None:
+        places = mix(np.arange(self.seen, self.seen + frame.height, dtype=np.uint64))
+        self.seen += frame.height
+        kept = frame.with_columns(pl.Series(HASH, places)).filter(pl.col(HASH) <= pl.lit(int(self._highest), pl.UInt64))
+        self._frames.append(kept)
+        self._size += kept.height
+        if self._size > self.limit * 5 // 4:
+            self._cut()
+
+    def result(self) -> pl.DataFrame:
+        """Return the sampled rows."""
+        if self._size > self.limit:
+            self._cut()
+        return pl.concat(self._frames).drop(HASH)
+
+    def _cut(self) -> None:
+        kept = pl.concat(self._frames).bottom_k(self.limit, by=HASH)
+        self._frames, self._size = [kept], kept.height
+        self._highest = kept[HASH].to_numpy().max()
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,14 @@ import polars as pl
 from recsys.base.console import hidden
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import LABEL
-from recsys.data.features.group_features import is_grouped
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.check_data import check_files
 from recsys.data.prepare.plan_build import plan_build
 from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw import read_sources
-from recsys.data.raw.complete_config import completed
 from recsys.data.raw.derive import complete_rows
+from recsys.data.raw.raw_schema import completed
 from recsys.files.atomic import whole_file
 from recsys.job.run_config import RunConfig
 from recsys.schema.data_schema import SparseConfig
@@ -51,7 +50,7 @@ def write_columns(cfg: RunConfig, names: Sequence[str], output: Path) -> None:
         for i, n in enumerate(names)  # of a sequence, the value of its last row
     }
     build = plan_build(replace(data, sparse={**data.sparse, **features}))  # features that no model reads
-    if not is_grouped(build.data):  # rows of other splits do not change the order of these
+    if build.data.group is None:  # rows of other splits do not change the order of these
         build = replace(build, chunks=[c for c in build.chunks if c.split == TEST])
     frames = []
     with hidden(), TemporaryDirectory(dir=build.data.prepared, prefix="rows-") as folder:

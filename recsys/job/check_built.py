@@ -108,7 +108,7 @@ def _check_model(cfg: RunConfig, processes: int, trains: bool) -> None:
     import numpy as np
     import torch
 
-    from recsys.data.features import feature_spec
+    from recsys.data.features.resolved_data import feature_spec
     from recsys.data.prepare.check_data import names_files
     from recsys.data.raw.vector_files import table_widths
     from recsys.models.common.layers import has_batch_norm

@@ -17,8 +17,8 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.base.packages import EXTRAS, check_extra
 from recsys.base.ranges import FLOAT32_MAX
 from recsys.base.secrets import still_masked, variable
-from recsys.data.features import feature_spec
 from recsys.data.features.label_kinds import BinaryLabelColumn
+from recsys.data.features.resolved_data import feature_spec
 from recsys.data.raw.vector_files import table_widths
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.job.build import BUILT_WITH, check_path, with_dims
@@ -47,7 +47,7 @@ def check_config(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCo
         UserError: the config has a mistake.
     """
     from recsys.data.prepare.check_data import check_data, check_installed
-    from recsys.data.prepare.open_engine import check_engine
+    from recsys.data.prepare.prepared import check_engine
 
     cfg = RunConfig.of(given)
     if key := still_masked(cfg.plain, () if trains else TRAINING_KEYS):

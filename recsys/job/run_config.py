@@ -100,7 +100,7 @@ class RunConfig(ResolvedConfig):
 
 def data_of(config: DataConfig) -> ResolvedData:
     """Return a data config with its features resolved, and with the features, files and splits of data.spec."""
-    from recsys.data.features import resolve
+    from recsys.data.features.resolved_data import resolve
     from recsys.data.raw.nvidia_spec import expand_spec
 
     return resolve(expand_spec(config))

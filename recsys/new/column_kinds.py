@@ -12,6 +12,7 @@ import polars as pl
 from recsys.new.known_names import NAMES, has_word
 from recsys.new.yaml_text import flow
 
+MAX_GRADES = 21  # different values of a rating, such as 0 to 10 in half steps
 BINS = 50  # groups of the rows by a number
 
 

@@ -1,16 +1,14 @@
 """Find out what each column of a sample holds: numbers, categories, lists, times, ids, text or vectors."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import polars as pl
 
+from recsys.data.features.value_types import as_time
 from recsys.new import column_kinds as kinds
-from recsys.new.column_kinds import Column, ColumnKind, largest, least, mean
+from recsys.new.column_kinds import Column, ColumnKind, TimeKind, largest, least, mean
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
-from recsys.new.times import looks_like_times, time_of
-from recsys.new.value_marks import Marks, are_amounts, as_numbers, marks_of, separator_of_values
+from recsys.new.value_marks import AMOUNT, MIN_ALIKE, SIGN, Marks, as_numbers, marks_of, separator_of_values
 
 MAX_CATEGORIES = 50  # as many different whole numbers are codes, unless the name says that they are quantities
 MAX_GRADE = 12  # whole numbers from 0 to this one are codes
@@ -22,6 +20,22 @@ MISSING_CODES = (-1, -9, -99, -999, -9999, -99999)  # the only negative numbers 
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: ?\d+(\.\d+)*")
 _UNNAMED = re.compile(r"column_\d+")
 _NUMBERED = re.compile(r"([a-z]|col|column|field|feature|feat|var)[ _-]?\d+")
+MIN_TIMES = 0.995  # share of the values that have to be times
+UNIX_SECONDS = (6e8, 4.1e9)  # 1989 to 2099
+UNITS = {"seconds": 1, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
+YEARS = (1900, 2200)
+DIGITS = {  # length of whole numbers -> how SQL reads them, and the strptime format of the text that it makes
+    8: ("'20' || {} || '00'", "%Y%m%d%H%M", "yymmddhh"),
+    10: ("{} || '00'", "%Y%m%d%H%M", "yyyymmddhh"),
+    12: ("{}", "%Y%m%d%H%M", "yyyymmddhhmm"),
+    14: ("{}", "%Y%m%d%H%M%S", "yyyymmddhhmmss"),
+}
+DAYS = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y")
+CLOCKS = ("", " %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p")
+FORMATS = (
+    *(f"{day}{clock}" for day in DAYS for clock in CLOCKS),
+    *("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y", "%d/%b/%Y:%H:%M:%S %z"),
+)
 
 
 def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
@@ -36,18 +50,6 @@ def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
             if _INDEX.fullmatch(c.name) or (unnamed and counts):
                 c.kind = kinds.RowIdKind("the numbers of rows, as an index of pandas has them")
     return columns, marks
-
-
-def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[str | None]]) -> None:
-    """Describe the columns of partition folders by the values of all files. values: column -> that of each file"""
-    for c in columns:
-        if c.name in values:
-            every = column_of(pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks())  # no value is unique
-            c.kind, c.distinct, c.is_partition = every.kind, every.distinct, True
-            if every.time is not None and every.time.moments is not None:
-                first = every.values.is_first_distinct() & every.values.is_not_null()
-                old, new = every.values.filter(first), every.time.moments.filter(first)
-                c.kind = replace(every.time, moments=c.values.cast(pl.String).replace_strict(old, new, default=None))
 
 
 def column_of(raw: pl.Series, marks: Marks) -> Column:
@@ -197,7 +199,7 @@ def _text_kind(c: Column) -> ColumnKind:
         if mean(head.str.contains(r"\d\.\d")) > 0.9:
             return kinds.UniqueKind("a vector written as text; store lists of numbers in Parquet to use it")
         return kinds.ListKind("lists written as text", pattern=r"""[^\[\],\s'"][^\[\],'"]*""")
-    if are_amounts(head):
+    if mean(head.str.contains(AMOUNT)) >= MIN_ALIKE and mean(head.str.contains(rf"{SIGN}|\d\s\d")) > 0.1:
         why = "numbers with a sign or spaces, as text; write plain numbers, or derive them by SQL, to use them"
         return kinds.UniqueKind(f"{why}: {head[0]}")
     if (separator := separator_of_values(head)) is not None:
@@ -210,3 +212,78 @@ def _text_kind(c: Column) -> ColumnKind:
         return kinds.RowIdKind("(almost) every row has its own value")
     is_id = names_an_id_of(c.name, (*NAMES.users, *NAMES.items)) and c.distinct > MAX_CATEGORIES
     return (kinds.IdKind if is_id or c.distinct > 1000 else kinds.CategoryKind)(f"{c.distinct:,} values")
+
+
+def time_of(values: pl.Series, numbers: pl.Series | None) -> TimeKind | None:
+    """Return the kind of time that a column holds; None if it holds no times.
+
+    numbers: the values of the column, if all are numbers
+    """
+    dtype = values.dtype
+    if dtype in (pl.Date, pl.Datetime):
+        return TimeKind(str(dtype).split("(")[0].lower(), _parsed(values))
+    if numbers is not None:
+        return _of_numbers(values.name, numbers)
+    if dtype != pl.String or not looks_like_times(values):
+        return None
+    texts = values.drop_nulls()
+    parsed = _parsed(values)
+    if parsed.drop_nulls().len() >= MIN_TIMES * texts.len():
+        return TimeKind("ISO 8601", parsed)
+    few = texts.unique(maintain_order=True).head(2000)
+    fits = [form for form in FORMATS if _read_by(few, form) >= MIN_TIMES]
+    if not fits:
+        return None
+    ordered = [f for f in fits if texts.str.to_datetime(f, strict=False).is_sorted()]
+    best = (ordered or fits)[0]
+    moments = values.str.to_datetime(best, strict=False, time_unit="us").dt.replace_time_zone(None)
+    doubt = f"is {texts[0]} written as {' or '.join(fits)}?" if len(fits) > 1 and len(ordered) != 1 else ""
+    return TimeKind(best, moments, f"STRPTIME({{}}, '{best}')", doubt=doubt)
+
+
+def looks_like_times(values: pl.Series) -> bool:
+    """Return whether most texts have digits between marks, and no letters but names of days, months and zones."""
+    head = values.drop_nulls().head(100)
+    letters = head.str.contains(r"^\s*([A-Z][a-z]{2},? )?[A-Za-z\d][\d A-Za-z:./,+-]{4,34}$")
+    return mean(letters & head.str.contains(r"\d[/.:-]\d+[/.:-]\d|\b[A-Z][a-z]{2}\b.*\d")) > 0.5
+
+
+def _read_by(texts: pl.Series, form: str) -> float:
+    """Return the share of the texts that are times of this format, of years that are not too far."""
+    times = texts.str.to_datetime(form, strict=False)
+    return mean(times.is_not_null() & times.dt.year().is_between(*YEARS).fill_null(value=False))
+
+
+def _parsed(values: pl.Series) -> pl.Series:
+    """Return the times that the reader makes of values."""
+    return values.to_frame("x").select(as_time("x", values.dtype)).to_series()
+
+
+def _of_numbers(name: str, numbers: pl.Series) -> TimeKind | None:
+    """Recognise unix times, yyyymmdd, and digits such as yymmddhh under the name of a time."""
+    x = numbers.drop_nulls()
+    named = has_word(name, NAMES.times)
+    if x.n_unique() < 3 or not (named or bool((x == x.floor()).all())):
+        return None
+    low, high = least(x), largest(x)
+    whole = numbers.cast(pl.Int64, strict=False).cast(pl.String)
+    if 19_000_101 <= low <= high <= 21_001_231:
+        dates = whole.str.to_datetime("%Y%m%d", strict=False, time_unit="us")
+        if dates.null_count() == numbers.null_count():
+            return TimeKind("yyyymmdd", dates)
+    length = len(str(int(low)))
+    if (named or length == max(DIGITS)) and length == len(str(int(high))) and length in DIGITS:
+        sql, form, what = DIGITS[length]
+        made = whole.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
+        moments = made.str.to_datetime(form, strict=False, time_unit="us")
+        years = moments.dt.year()
+        if moments.null_count() == numbers.null_count() and 1990 <= least(years) <= largest(years) <= 2060:
+            return TimeKind(what, moments, f"STRPTIME({sql}, '{form}')")
+    for label, unit in UNITS.items() if not has_word(name, (*NAMES.codes, *NAMES.id_words)) or named else ():
+        if UNIX_SECONDS[0] * unit <= low <= high <= UNIX_SECONDS[1] * unit:
+            sure = named or name.startswith("column_")  # which has no name in the file
+            doubt = "" if sure else f"are its numbers, such as {low:.0f}, unix {label}? No name says so"
+            return TimeKind(f"unix {label}", _parsed(numbers), doubt=doubt)
+    if rank_of(name, ("timestamp", "time", "ts")) is not None and low >= 0 and x.n_unique() > max(100, x.len() // 1000):
+        return TimeKind("numbers that grow with time")
+    return None

@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from recsys.base.errors import UserError
+from recsys.new.column_kinds import Column, mean
 from recsys.new.find_files import Found, split_of
+from recsys.new.find_kinds import columns_of
 from recsys.new.find_layout import is_known, layout_of
-from recsys.new.known_names import NAMES, ascii_letters, has_word, names_an_id_of, plain, rank_of
+from recsys.new.known_names import NAMES, RECBOLE, ascii_letters, has_word, names_an_id_of, plain, rank_of
 from recsys.new.layouts import Key, Layout, OtherRows
 from recsys.new.questions import Answers, Question
 from recsys.new.sample import read_sample
+from recsys.new.yaml_text import flow
 
 MAX_LOOKED_AT = 60  # files; later ones are like those of the same name but for digits
 MAX_ANSWERED = 8  # files that an answer names
 MAX_UNTESTED = 5  # columns that files of test rows lack
+MIN_KNOWN = 0.9  # share of the rows' values that a side table knows
 
 
 @dataclass
@@ -84,8 +88,6 @@ def gather(found: Found, answers: Answers) -> Gathered:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
     likely = _likely(rows, answers)
     best, others = likely[0], [g for g in rows if g is not likely[0]]
-    _check_headers(best, others)
-    _check_labels(best, [g for g in groups if g is not best], answers)
     files, rest = [f for f in found.files if f in best.files], [f for g in others for f in g.files]
     questions = list[Question]()
     if "encoding" in best.layout.reasons and not is_known(best.layout.columns):
@@ -175,31 +177,6 @@ def _likely(rows: Sequence[_Files], answers: Answers) -> list[_Files]:
     return sorted(likely, key=lambda g: -sum(f.stat().st_size for f in g.files))
 
 
-def _check_headers(best: _Files, others: Sequence[_Files]) -> None:
-    """Raise UserError if only some of the files that look alike begin with the names of their columns."""
-    for other in others:
-        both = best.layout, other.layout
-        alike = best.files[0].suffix == other.files[0].suffix and len({(x.separator, x.width) for x in both}) == 1
-        if all(x.is_csv for x in both) and alike and best.layout.header != other.layout.header:
-            named, bare = (best, other) if best.layout.header else (other, best)
-            hint = f"write its first line into {bare.files[0].name}, too, or name one by files="
-            raise UserError(f"{bare.files[0]}: has no header, and {named.files[0]} has one; {hint}")
-
-
-def _check_labels(best: _Files, others: Sequence[_Files], answers: Answers) -> None:
-    """Raise UserError if the rows have no label, and another file holds a label alone, or beside a key: y.csv."""
-    if best.evidence[2] or answers.label != "auto":
-        return
-    for g in others:
-        columns = [g.layout.first] if g.is_one_column else g.layout.columns
-        keys = [c for c in columns if c in best.layout.columns]
-        is_property = any(names_an_id_of(c, (*NAMES.users, *NAMES.items)) for c in keys)  # of users or items
-        named = [c for c in columns if rank_of(c, NAMES.labels) is not None]
-        if named and len(columns) <= 2 and not is_property and not g.has("test"):
-            hint = f"write the rows and their label into one file{', joined on ' * bool(keys)}{''.join(keys)}"
-            raise UserError(f"{g.files[0]}: holds the label {named[0]} of the rows in {best.files[0]}; {hint}")
-
-
 def _which_log(likely: Sequence[_Files], rest: Sequence[Path]) -> Question | None:
     """Return the question which of several files holds the rows, None for one. rest: the files of other columns"""
     if len(likely) < 2:
@@ -245,3 +222,42 @@ def _untested(best: _Files, tests: _Files) -> tuple[str, ...]:
         return lacking
     few = 1 <= len(lacking) <= MAX_UNTESTED and len(columns) > max(len(lacking) + 1, 2 * len(lacking) - 1)
     return lacking if few and added <= 1 else ()
+
+
+def describe_sides(files: Sequence[Path], root: Path, columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """Return the files beside the rows, each with what it is and how to join it."""
+    described = []
+    for f in files:
+        name = str(f.relative_to(root)) if f.is_relative_to(root) else str(f)
+        try:
+            described.append((name, _describe(f, name, columns)))
+        except UserError as e:
+            described.append((name, str(e)))
+    return described
+
+
+def _describe(f: Path, name: str, columns: Sequence[Column]) -> str:
+    """Return what a file is, and how to join it."""
+    layout = layout_of(f)
+    if not layout.header:
+        return "its columns have no names, so it is not joined; write them into its first line"
+    side_columns, _ = columns_of(read_sample([f], layout).frame)
+    for c in side_columns:
+        key = _key(RECBOLE.sub("", c.name), columns)
+        if key is None or key.role == "label" or key.values.dtype.is_nested() or c.values.dtype.is_nested():
+            continue
+        known, is_unique = mean(key.texts.is_in(c.texts.implode())), c.values.n_unique() == c.values.len()
+        if is_unique and known >= MIN_KNOWN and layout.joins:
+            join: dict[str, object] = {"file": name, "key": key.name}
+            join |= {"columns": {key.name: c.name}} if key.name != c.name else {}
+            join |= {"separator": layout.separator} if layout.is_csv and layout.separator != "," else {}
+            return f"a table of {key.name}; to join it, write under source: {flow({'joins': [join]})}, and its features"
+    return "it has other columns than the rows"
+
+
+def _key(name: str, columns: Sequence[Column]) -> Column | None:
+    """Return the column of the rows that a side table's column may join: of its name, or another name of an id."""
+    if (key := next((c for c in columns if c.name == name), None)) is not None:
+        return key
+    among = {"user": NAMES.users, "item": NAMES.items}
+    return next((c for c in columns if c.role in among and names_an_id_of(name, among[c.role])), None)

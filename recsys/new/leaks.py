@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column, UniqueKind, counts_of, mean
+from recsys.new.column_kinds import MAX_GRADES, Column, UniqueKind, counts_of, mean
 from recsys.new.find_files import ROLES
 from recsys.new.known_names import NAMES, has_word, plain, rank_of
-from recsys.new.label import MAX_GRADES, LabelGuess, are_answers
+from recsys.new.label import LabelGuess, are_answers
 from recsys.new.roles import determines
 
 MIN_LEAK = 0.99  # AUC of a single column from which it gives the label away

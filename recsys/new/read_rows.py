@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from recsys.base.errors import NeedsAnswer, UserError
+from recsys.base.errors import UserError
 from recsys.data.raw.raw_files import partitions
-from recsys.new.column_kinds import CategoryKind, Column, IdKind, mean
+from recsys.new.column_kinds import CategoryKind, Column, IdKind
 from recsys.new.find_files import Found, globs_for
-from recsys.new.find_kinds import MAX_CATEGORIES, columns_of, count_partitions
+from recsys.new.find_kinds import MAX_CATEGORIES, columns_of
 from recsys.new.gather import Gathered
 from recsys.new.known_names import RECBOLE
 from recsys.new.layouts import Layout
@@ -19,11 +17,6 @@ from recsys.new.questions import Answers
 from recsys.new.roles import Roles, assign, name_unnamed, set_kinds_by_items
 from recsys.new.sample import Sample, read_sample
 from recsys.new.value_marks import Marks
-
-WITHIN = {  # texts that hold rows -> how to write them
-    r'^\s*\{\s*"': "holds JSON objects as text; write their keys as columns, such as by polars' str.json_decode",
-    r"^\S+-[01]( \S+-[01])*$": "holds items and clicks, such as N1-1; write a row of each, with a column of clicks",
-}
 
 
 @dataclass
@@ -43,24 +36,13 @@ def read_rows(found: Found, gathered: Gathered, answers: Answers) -> SampledRows
     sample = read_sample(files, layout)
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
-    if answers.label == "auto":
-        _check_rows_within(sample.frame, files[0])
     columns, marks = columns_of(sample.frame)
-    values = [partitions(f, found.root) for f in files]
-    count_partitions(columns, {n: [v.get(n) for v in values] for n in values[0] if n not in layout.columns})
+    for c in columns:
+        c.is_partition = c.name in partitions(files[0], found.root) and c.name not in layout.columns
     rename = _rename_columns(columns, layout)
     roles = assign(columns, answers)
     set_kinds_by_items(columns)
     return SampledRows(sample, columns, marks, roles, rename)
-
-
-def _check_rows_within(frame: pl.DataFrame, file: Path) -> None:
-    """Raise NeedsAnswer if most values of a column hold rows themselves."""
-    for name in frame.select(pl.col(pl.String)).columns:
-        head = frame[name].drop_nulls().head(1000)
-        for pattern, hint in WITHIN.items() if head.n_unique() > 2 else ():
-            if mean(head.str.contains(pattern)) > 0.9 and mean(head.str.contains(r"[ {]")) > 0.5:
-                raise NeedsAnswer(f"{file}: {name} {hint}; or keep the text by label=NAME")
 
 
 def _rename_columns(columns: Sequence[Column], layout: Layout) -> dict[str, str]:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.new.column_kinds import Column, IdKind, TimeKind, mean
+from recsys.new.column_kinds import MAX_GRADES, Column, IdKind, TimeKind, mean
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, words
-from recsys.new.label import MAX_GRADES
 from recsys.new.questions import Answers
 
 MIN_NAMED = 20  # values of a user or an item whose name does not say id, and groups of rows

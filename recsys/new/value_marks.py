@@ -14,7 +14,6 @@ THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 THOUSANDS_POINT = r"^\d{1,3}(\.\d{3})+(,|$)"
 SIGN = r"(?:\p{Sc}|[%‰])"  # of a currency or a share
 AMOUNT = rf"^[+-]?{SIGN}?\s?\d{{1,3}}(?:[\s.,]?\d{{3}})*(?:[.,]\d+)?\s?{SIGN}?$"
-SIGNED = rf"{SIGN}|\d\s\d"
 SEPARATORS = ("\x01", "\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")  # of values, the surest first
 MAX_WORDS = 4  # of texts that spaces divide into values; longer texts are prose, unless their words have digits
 MIN_REPEATS = 2  # how often each value of a list occurs
@@ -75,11 +74,6 @@ def as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
             values = values.str.replace(marks.decimal, ".", literal=True)
     numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
     return numbers.set(numbers.is_infinite(), None)  # 1e400 is not a number to the readers of rows either
-
-
-def are_amounts(head: pl.Series) -> bool:
-    """Return whether texts are numbers with a sign or spaces, such as 12,50 € and 1 293,39."""
-    return mean(head.str.contains(AMOUNT)) >= MIN_ALIKE and mean(head.str.contains(SIGNED)) > 0.1
 
 
 def separator_of_values(head: pl.Series) -> str | None:

@@ -1,23 +1,41 @@
-"""Write the files of a new data set with their reasons, of a model or an experiment. No file is overwritten."""
+"""Write the files of a new data set with their reasons, of a model or an experiment, or the data set of a frame.
 
+No file is overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
 import keyword
 import re
 import sys
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from string import Template
+
+import polars as pl
+import yaml
+from hydra.core.config_store import ConfigStore
+from rich.markup import escape
+from rich.table import Table
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.config.compose import conf_dir
-from recsys.new.document import document, table
-from recsys.new.questions import MARK, Answers
+from recsys.files.atomic import whole_folder
+from recsys.new.proposal import Proposal
+from recsys.new.questions import MARK, Answers, Question
+from recsys.new.yaml_text import comment, entry, flow, mapping
 
 FIRST_BYTES = 1 << 20  # of a file, whose rows are read with the new YAML
 MAX_SHOWN = 60  # rows of the table of columns
 MAX_FILES = 10  # of those that are left out, and are named
+FOLDER = Path("outputs/frames")
+ROWS = "rows.parquet"
 
 
 def new_data(name: str, files: list[str], answers: Answers) -> bool:
@@ -150,8 +168,8 @@ def verify(path: Path) -> tuple[int, list[str]]:
     from recsys.base.parsing import parse
     from recsys.data.prepare.bad_rows import parse_first_block
     from recsys.data.prepare.check_data import check_data, check_files
-    from recsys.data.raw.complete_config import completed
     from recsys.data.raw.formats import FORMATS
+    from recsys.data.raw.raw_schema import completed
     from recsys.job.run_config import data_of
     from recsys.schema.data_schema import DataConfig
 
@@ -167,3 +185,116 @@ def verify(path: Path) -> tuple[int, list[str]]:
         draft = path.replace(path.with_suffix(".draft"))
         raise UserError(f"{draft}: holds a YAML that does not read the files yet: {e}") from e
     return rows, [f"{reason} ({count:,} rows)" for reason, count in reasons.most_common(3)]
+
+
+def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
+    """Return the text of conf/data/NAME.yaml. is_open: the user has to answer the questions"""
+    kind = "Interactions of users with items, for retrieval models" if p.retrieves else "Rows with a label"
+    written = "Written by recsys.new: comments give the reasons of its guesses; check them."
+    lines = [f"# {p.command(name)}", *comment(f"{kind}; about {p.rows:,} rows. {written}")]
+    for question in p.questions:
+        text, *more = question.lines()
+        texts = [f"{MARK.removeprefix('# ')}: {text}", *more] if is_open else [f"{text}; guessed: {question.guess}"]
+        lines = [*(line for t in texts for line in comment(t)), *lines]
+    root = entry("root", p.root, "" if p.root.startswith("/") else "relative to the folder where you run recsys")
+    lines += [f"name: {name}", *root]
+    if len(line := f"source: {flow(p.source)}") <= 110 and not set(p.source) & set(p.reasons):
+        lines.append(line)
+    else:
+        lines += ["source:", *(x for k, v in p.source.items() for x in entry(k, v, p.reasons.get(k, ""), "  "))]
+    lines += mapping("derive", [(k, v, "") for k, v in p.features.derive.items()])
+    if p.where:
+        why = f"rows without {' or '.join(dict.fromkeys(p.where.values()))} are left out"
+        lines += entry("where", " AND ".join(p.where), why)
+    if p.group is not None:
+        no_order = [] if "order" in p.group else [f"{p.no_time}: the order of the files counts"]
+        lines += entry("group", p.group, "; ".join([*no_order, *filter(None, [p.reasons.get("group")])]))
+        lines += entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
+    if p.label is not None:
+        lines += entry("label", {"column": p.label.column.name} | p.label.settings, f"{p.label.reason}; {p.label.what}")
+    lines += entry("split", p.split.settings, p.split.why)
+    if p.features.dense_defaults and p.features.dense:
+        lines += entry("dense_defaults", p.features.dense_defaults)
+    for key, features in (("dense", p.features.dense), ("sparse", p.features.sparse)):
+        lines += mapping(key, [(f.name, f.settings, f.why) for f in features])
+    for what, left_out in (("Columns", p.features.left_out[:200]), ("Files", p.unused[:20])):
+        lines += [f"# {what} that are left out:"] if left_out else []
+        lines += [line for name, why in left_out for line in comment(f"{name}: {why}")]
+    return "\n".join(lines) + "\n"
+
+
+def table(p: Proposal, most: int) -> Table:
+    """Return the columns as a table: name, kind, role, distinct values, missing share, examples, reason."""
+    shown = Table(title=f"{len(p.columns)} columns", title_justify="left")
+    for name in ("column", "kind", "role", "values", "missing", "examples", "reason"):
+        shown.add_column(name, justify="right" if name in ("values", "missing") else "left", overflow="fold")
+    left_out = dict(p.features.left_out)
+    for c in p.columns[:most]:
+        reason = left_out.get(c.name, c.reason).partition(";")[0]
+        if p.label is not None and c is p.label.column:
+            reason = p.label.reason
+        role = c.role or ("left out" if c.name in left_out else "feature")
+        missing, examples = f"{c.missing:.1%}" if c.missing else "", ", ".join(c.examples())
+        row = (c.name, c.kind.name, role, f"{c.distinct:,}", missing, examples, reason)
+        shown.add_row(*map(escape, row))
+    return shown
+
+
+@dataclass(frozen=True)
+class FrameData:
+    """The data set of a frame.
+
+    name: of the data set
+    yaml: its config, as recsys.new writes it for files, with the reason of each guess
+    questions: what the frame does not tell, with the guesses that the config takes
+    sure: whether these are taken
+    """
+
+    name: str
+    yaml: str
+    questions: tuple[Question, ...] = ()
+    sure: bool = False
+
+    def __str__(self) -> str:
+        return self.yaml
+
+    def overrides(self) -> list[str]:
+        """Return the overrides that choose this data set, which Hydra then knows by its name."""
+        config = yaml.safe_load(self.yaml)
+        ConfigStore.instance().store(group="data", name=self.name, node=config, provider="recsys.new")
+        return [f"data={self.name}"]
+
+
+def look_at(frame: pl.DataFrame, answers: Answers) -> FrameData:
+    """Return the data set that recsys.new proposes for a frame, whose rows are stored. Raises UserError."""
+    from recsys.new.propose import propose
+    from recsys.new.write_config import document
+
+    folder = stored(frame)
+    file, name = str(folder / ROWS), f"frame_{folder.name}"
+    try:
+        proposal = propose([file], answers)
+    except UserError as e:
+        e.args = (str(e).replace(f"files={file}", "rows").replace(file, "rows"),)
+        raise
+    lines = document(proposal, name).splitlines()
+    text = "\n".join(line for line in lines if line != f"# {proposal.command(name)}")  # which is one of the shell
+    return FrameData(name, f"{text}\n", tuple(proposal.questions), answers.sure)
+
+
+def stored(frame: pl.DataFrame) -> Path:
+    """Write the rows of a frame as Parquet, unless they are there, and return the folder."""
+    if frame.is_empty():
+        raise UserError("rows: the frame has no rows")
+    # a column without a value has no type
+    frame = frame.with_columns(pl.col(n).cast(pl.String) for n, t in frame.schema.items() if t == pl.Null)
+    buffer = BytesIO()
+    try:
+        frame.write_parquet(buffer)
+    except pl.exceptions.PolarsError as e:
+        raise UserError(f"rows: cannot be written as Parquet: {str(e).splitlines()[0]}") from e
+    folder = FOLDER / hashlib.sha256(buffer.getbuffer()).hexdigest()[:12]
+    if not folder.exists():
+        with whole_folder(folder) as building:
+            (building / ROWS).write_bytes(buffer.getbuffer())
+    return folder

@@ -15,8 +15,8 @@ import polars as pl
 from recsys.data.features.arrays import Arrays, dense_slices, places_of_ranges, single_valued
 from recsys.data.features.blocks import ROW
 from recsys.data.features.dense_columns import DenseColumn
+from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.row_sources import Cross
-from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_types import RowNumber, Text, Time, Vector
 from recsys.online.fast_lookups import Lookup, LookupFeatures, PolarsMemo
 from recsys.online.fast_numbers import NumberFeatures, NumberParser, chain_of, is_fast

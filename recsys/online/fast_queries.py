@@ -15,8 +15,8 @@ import polars as pl
 from recsys.data.features import GROUP
 from recsys.data.features.arrays import Arrays, places_of_ranges, single_valued
 from recsys.data.features.blocks import LIST
+from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.row_sources import Column, Last
-from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_types import Text
 from recsys.interface.features import FeatureSpec
 from recsys.online.fast_lookups import Lookup, LookupFeatures

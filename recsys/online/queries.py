@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.features import GROUP, HISTORY, TARGETS, Fitted
+from recsys.data.features import GROUP, Fitted
 from recsys.data.features.arrays import Arrays
-from recsys.data.features.blocks import LINE, LIST
+from recsys.data.features.blocks import HISTORY, LINE, LIST, TARGETS
 from recsys.data.features.group_features import next_item_queries, slices
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.interface.features import FeatureSpec

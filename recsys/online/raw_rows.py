@@ -64,7 +64,7 @@ class SideTable:
         """Index a table by join.key. key: the type of the key in the rows; None if it is not known"""
         key = key or table.schema[join.key]
         keys = table.select(key_text(table.schema, join.key, key)).to_series()
-        return cls(join, table, ValueIndex(keys, pl.int_range(table.height, eager=True), -1), key)
+        return cls(join, table, ValueIndex(keys), key)
 
     def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Join the table to `frame`, using only the rows that `frame` needs: a join hashes its whole right side."""
@@ -72,7 +72,7 @@ class SideTable:
         # equal floats may have different text, so they cannot be looked up by text
         if frame.schema[name] == self.key and not (self.key.is_float() or table.schema[name].is_float()):
             keys = frame.select(key_text(frame.schema, name, table.schema[name])).to_series()
-            places = self.rows.look_up(keys).to_list()
+            places = (self.rows.look_up(keys) - 1).to_list()
             table = table[sorted({place for place in places if place >= 0})]
         return join_side_table(frame, self.join, table)
 

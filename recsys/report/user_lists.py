@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from recsys.base.errors import UserError
-from recsys.data.features import GROUP, HISTORY, TARGETS
+from recsys.data.features import GROUP
+from recsys.data.features.blocks import HISTORY, TARGETS
 from recsys.data.features.group_features import TEST
 from recsys.data.prepare.item_table import items_join
 from recsys.data.prepare.prepared import parsed_rows

@@ -53,12 +53,12 @@ class Catalogue:
 
     @cached_property
     def _index(self) -> ValueIndex:
-        return ValueIndex(self.names, pl.int_range(len(self.names), dtype=pl.Int64, eager=True), ABSENT)
+        return ValueIndex(self.names)
 
     def numbers(self, names: pl.Series | Sequence[str]) -> np.ndarray:
         """Return the number of each item (P,) int64, -1 for a name that is not an item."""
         series = names if isinstance(names, pl.Series) else pl.Series(names, dtype=pl.String)
-        return self._index.look_up(series.cast(pl.String)).to_numpy().astype(np.int64)
+        return self._index.look_up(series.cast(pl.String)).to_numpy().astype(np.int64) - 1
 
     def column(self, name: str, where: str) -> pl.Series:
         """Return a column of the items (n,). where: the key that names it. Raises UserError for an unknown column."""
@@ -78,7 +78,7 @@ class Catalogue:
             lists = values.cast(pl.List(pl.String)).list.drop_nulls().fill_null([])
             flat = lists.explode(empty_as_null=False, keep_nulls=False)
             names = flat.unique(maintain_order=True)
-            codes = ValueIndex.from_values(names).look_up(flat).to_numpy().astype(np.int64) - 1
+            codes = ValueIndex(names).look_up(flat).to_numpy().astype(np.int64) - 1
             starts = np.concatenate([[0], np.cumsum(lists.list.len().to_numpy())]).astype(np.int64)
             self._categories[key] = Categories(names, codes, starts)
         return self._categories[key]

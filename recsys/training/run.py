@@ -216,8 +216,7 @@ def prepare_data(cfg: RunConfig, folder: RunFolder, files: SplitFiles | None, wo
     """
     from recsys.data.features import Fitted
     from recsys.data.features.label_columns import check_known
-    from recsys.data.prepare.open_engine import open_engine
-    from recsys.data.prepare.prepared import prepare
+    from recsys.data.prepare.prepared import open_engine, prepare
     from recsys.training import run_data
     from recsys.training.run_dir import write_manifest
 

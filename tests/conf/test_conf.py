@@ -11,7 +11,7 @@ import torch
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, compose_file, conf_dir
-from recsys.data.features import feature_spec
+from recsys.data.features.resolved_data import feature_spec
 from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.interface.labels import BinaryLabel
 from recsys.job.build import build_model

@@ -7,8 +7,9 @@ from typing import Any
 import polars as pl
 from data_configs import data_from
 
-from recsys.data.features import Fitted, InMemory, fit, parse_rows
+from recsys.data.features import Fitted, parse_rows
 from recsys.data.features.blocks import LINE, BadRow, Block
+from recsys.data.features.fit import InMemory, fit
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.chunks import TextCoder
 from recsys.data.prepare.prepared import Prepared

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import frames
 
-from recsys.data.features import GROUP, ORDER, PLACE, ResolvedData
+from recsys.data.features import GROUP, ResolvedData
 from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.blocks import ORDER, PLACE
 from recsys.data.features.group_features import arrange, next_item_queries
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
-from recsys.data.features import ROW, TRANSFORMS, Fitted, InMemory, PartialStatistics, StatisticsPass, fit
+from recsys.data.features import Fitted
 from recsys.data.features import training_statistics as statistics
-from recsys.data.features.steps import Params, Transform
+from recsys.data.features.blocks import ROW
+from recsys.data.features.fit import InMemory, PartialStatistics, StatisticsPass, fit
+from recsys.data.features.steps import TRANSFORMS, Params, Transform
 from recsys.data.features.training_statistics import Counts, Moments, ValueSample
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.chunks import TextCoder

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import config, error, read, rows
 
-from recsys.data.features import ResolvedData, parse_rows, resolve
+from recsys.data.features import ResolvedData, parse_rows
 from recsys.data.features.blocks import LINE
+from recsys.data.features.resolved_data import resolve
 from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
@@ -307,17 +308,17 @@ def test_quoted_values_are_those_that_python_wrote(
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r\r\n"])
 @pytest.mark.parametrize("block_bytes", [8, 1 << 20])
-def test_a_carriage_return_within_a_line_is_part_of_a_value(
+def test_a_carriage_return_within_a_line_is_a_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes, block_bytes: int
 ) -> None:
     monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
     lines = [b"y,a", b"1,x\ry", b'0,"u\rv"', b"1,w", b"\r0,z"]
     frame, bad = read(tmp_path, end.join([*lines, b""]))
-    assert rows(frame) == [("1", "x\ry", 2), ("0", "u\rv", 3), ("1", "w", 4), ("\r0", "z", 5)] and not bad
+    assert rows(frame) == [("1", "x y", 2), ("0", "u v", 3), ("1", "w", 4), (" 0", "z", 5)] and not bad
     (tmp_path / "h.csv").write_bytes(end.join([b"y,a\rb", b"1,2", b""]))
     assert read_head(SourceConfig(), tmp_path / "h.csv").names == ["y", "a b"]
     _, [wrong] = read(tmp_path, end.join([b"y,a", b"1,x\ry,3", b"0,1"]))
-    assert wrong.line == 2 and wrong.text == "1,x\ry,3"
+    assert wrong.line == 2 and wrong.text == "1,x y,3"
     assert "lines end in carriage returns alone; run: tr" in error(tmp_path, b"y,a\r1,2\r")
 
 

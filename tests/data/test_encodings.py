@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
-from recsys.data.features import LABEL, ROW, Fitted
+from recsys.data.features import LABEL, Fitted
+from recsys.data.features.blocks import ROW
 from recsys.data.features.dense_columns import fold_of
 from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import SplitConfig

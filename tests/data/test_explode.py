@@ -169,9 +169,13 @@ def test_rows_to_predict_are_exploded_too_without_the_label(tmp_path: Path) -> N
     [
         ("csv", ["aid"], 'explode=aid: its columns are text; name the separator of the elements: {aid: " "}'),
         ("csv", {"aids": " "}, "explode: part_0.csv has no column aids; did you mean aid?"),
-        ("arrow", {"aid": ","}, "explode: part_0.arrow: column aid is List(Int64), not text"),
-        ("parquet", ["session"], "explode: part_0.parquet: column session is Int64, not a list"),
-        ("jsonl", ["session"], 'column session is text; name the separator of its elements: explode: {session: " "}'),
+        ("arrow", {"aid": ","}, "explode: part_0.arrow: column aid is List(Int64); a list needs no separator"),
+        ("parquet", ["session"], "explode: part_0.parquet: column session is Int64; a list needs no separator"),
+        (
+            "jsonl",
+            ["session"],
+            "column session is String; a list needs no separator (explode: [session]), and text needs one",
+        ),
         ("jsonl", 7, "explode=7: write a column"),
         ("libfm", "a", "explode: does not apply to format libfm"),
     ],

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from raw_rows import by_user, frames
 
 from recsys.base.errors import UserError
-from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT
+from recsys.data.features import GROUP
+from recsys.data.features.blocks import HISTORY, ORDER, PLACE, SPLIT
 from recsys.data.features.group_features import arrange
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import passes, shuffle

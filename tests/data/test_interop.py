@@ -235,23 +235,23 @@ def test_contiguous_ids_of_arrays_beside_the_raw_ones(tmp_path: Path) -> None:
 
 
 MISTAKES = [  # where in the specification, what is there instead, what is told
-    ("source_spec.test", None, r"feature_spec.yaml: source_spec.test: missing"),
-    ("source_spec.valid", [], r"source_spec.valid: unknown; .* validation"),
-    ("channel_spec", None, r"channel_spec is missing"),
+    ("source_spec.test", None, r"feature_spec.yaml: source_spec.test: must be set"),
+    ("source_spec.valid", [], r"source_spec.valid: no such key; did you mean validation"),
+    ("channel_spec", None, r"channel_spec: must be set"),
     ("channel_spec.categorical.0", "c_smal", r"c_smal is not in .*did you mean c_small\?"),
-    ("channel_spec.user", [], r"channel_spec.user: unknown"),
-    ("channel_spec.label", [], r"must name one feature, not 0"),
+    ("channel_spec.user", [], r"channel_spec.user: no such key"),
+    ("channel_spec.label", [], r"channel_spec.label=.*is empty"),
     ("feature_spec.c_small.dtype", "int9", r"c_small.dtype=int9: must be a numeric type"),
-    ("feature_spec.c_small.cardinality", 0, r"cardinality=0: must be a whole number"),
+    ("feature_spec.c_small.cardinality", 0, r"cardinality=0: must be at least 1"),
     ("feature_spec.c_small.cardinality", 99, r"c_small is not a whole number from 0 to 98 .*line 2"),
     ("source_spec.train.0", None, r"source_spec.train: no chunk has the feature n_0"),
-    ("source_spec.train.0.type", "csvv", r"unknown type csvv; did you mean csv\?"),
-    ("source_spec.train.0.files", None, r"files: must be a list of names"),
+    ("source_spec.train.0.type", "csvv", r"type=csvv: .* did you mean csv\?"),
+    ("source_spec.train.0.files", None, r"files: must be set"),
     ("source_spec.test.0.type", "csv", r"cannot be mixed"),
 ]
 FILES = [  # a file, what is in it instead or added to it, what is told
     ("feature_spec.yaml", "a: [1, 2\nb: }", r"feature_spec.yaml: line 2: not YAML"),
-    ("feature_spec.yaml", "- a\n", r"is not a feature specification"),
+    ("feature_spec.yaml", "- a\n", r"must have the keys feature_spec"),
     ("feature_spec.yaml", None, r"data.spec=.*: no such file"),
     ("train/c_small.bin", None, r"c_small.bin: no such file; it should hold c_sm"),
     ("train/c_large.bin", b"abc", r"c_large.bin: 803 bytes are not a whole number of rows of 4 bytes \(1 x int32\)"),
@@ -290,9 +290,6 @@ def test_mistakes_without_a_file(tmp_path: Path) -> None:
     raw = made.days(tmp_path / "raw", 1, 10)
     np.save(tmp_path / "raw" / "day_0_dense.npy", raw[0][0][:, :12])
     with pytest.raises(UserError, match=r"day_0_dense\.npy: holds 10x12 of float32, not rows of 13"):
-        check_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
-    np.save(tmp_path / "raw" / "day_0_dense.npy", np.asfortranarray(raw[0][0]))
-    with pytest.raises(UserError, match="column-major"):
         check_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
     (tmp_path / "raw" / "day_0_dense.npy").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"day_0_dense\.npy: not a NumPy array"):

@@ -59,7 +59,7 @@ def test_sums_by_ranges_equal_one_sum(tmp_path: Path, monkeypatch: pytest.Monkey
 @given(texts, texts, st.booleans())
 def test_long_columns_are_looked_up_as_a_dict_does(known: list[str], asked: list[str], collide: bool) -> None:
     values, column = pl.Series(sorted({*known}), dtype=pl.String), pl.Series([*asked, *known, None], dtype=pl.String)
-    index = ValueIndex.from_values(values)
+    index = ValueIndex(values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("recsys.data.features.value_index.MAX_DICT_ROWS", -1)
         if collide:

@@ -105,9 +105,9 @@ dense: {x: {}}, split: {by: kfold, fold: 5} | below data.split.folds
 dense: {x: {}}, split: {by: files, train_files: [a], validation_files: [b]} | test_files
 dense: {x: {}}, split: {validation: -0.1} | shares
 dense: {x: {}}, split: {validation: 1, test: 0} | below 1
-dense: {x: {}}, split: {by: kfold, test: 0} | data.split: test=0 with by=kfold: each fold tests
-dense: {x: {}}, split: {by: time, column: t, test: 0, origins: 3} | test=0 with origins=3: each origin tests
-dense: {x: {}}, split: {by: files, train_files: [a], test_files: [b, c], test: 0} | b, c would neither train nor test
+dense: {x: {}}, split: {by: kfold, test: 0} | data.split.test=0: folds, origins and test_files test
+dense: {x: {}}, split: {by: time, column: t, test: 0, origins: 3} | data.split.test=0: folds, origins and test_files test
+dense: {x: {}}, split: {by: files, train_files: [a], test_files: [b, c], test: 0} | data.split.test=0: folds, origins and test_files test
 dense: {x: {}}, source: {format: cvs} | did you mean csv?
 dense: {x: {}}, source: {separator: ''} | one or several characters
 dense: {x: {}}, source: {columns: [a, a]} | occurs twice

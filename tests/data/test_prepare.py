@@ -159,7 +159,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files, a chunk each, that are read from now on."""
     names: list[str] = []
     read_chunk = build.read_chunk
-    monkeypatch.setattr(build, "read_chunk", lambda d, c, *a: (names.append(c.file.name), read_chunk(d, c, *a)))
+    monkeypatch.setattr(build, "read_chunk", lambda d, c, *a: (names.append(c[0].file.name), read_chunk(d, c, *a)))
     return names
 
 

@@ -16,10 +16,9 @@ from raw_rows import learn
 
 from recsys.data.features import LABEL, ResolvedData
 from recsys.data.prepare.prepared import parsed_rows, prepare
-from recsys.data.profile import DataProfile, Profiler, page, profiler
+from recsys.data.profile import DataProfile, page, profile_rows, profiler
 from recsys.data.profile.data_profile import drift, psi, wilson
 from recsys.data.profile.distributions import from_axis, histogram
-from recsys.data.profile.tallies import KEPT, Distinct, RowSample
 from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 
 NOWHERE = Path("/nowhere")
@@ -31,11 +30,9 @@ def config(**more: Any) -> DataConfig:
 
 def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: int = 1) -> DataProfile:
     """As if `frame` came in so many pieces, fitted on its training rows."""
-    look = Profiler(data)
     ends = np.linspace(0, frame.height, pieces + 1).astype(int)
-    for a, b in pairwise(ends):
-        look.add(frame[a:b], which[a:b])
-    return look.result(learn(data, frame.filter(which == 0)))
+    rows = ((frame[a:b], which[a:b]) for a, b in pairwise(ends))
+    return profile_rows(data, rows, learn(data, frame.filter(which == 0)))
 
 
 def write(found: DataProfile, **info: Any) -> str:
@@ -99,29 +96,6 @@ def test_wilson() -> None:
     assert wilson(0, 10)[0] == 0
 
 
-def test_distinct() -> None:
-    few, many = Distinct(), Distinct()
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        few.add(pl.Series([0.0, -0.0, 1.0, None, *rng.integers(0, 1000, 5000).astype(float)]))
-        many.add(pl.Series(rng.integers(0, 200_000, 50_000).astype(float)))
-    assert (few.count, few.exact) == (1000, True)
-    assert many.count == pytest.approx(200_000 * (1 - np.exp(-5)), rel=3 / KEPT**0.5)
-    assert not many.exact
-
-
-def test_sample_is_of_rows_and_bounded() -> None:
-    whole, cut, again = RowSample(10**6), RowSample(500), RowSample(500)
-    for i in range(40):
-        piece = pl.DataFrame({"a": np.arange(100) + 100 * i, "b": -np.arange(100) - 100 * i})
-        for sample in (whole, cut, again):
-            sample.add(piece)
-        assert sum(p.height for p in cut._frames) <= 625 + 100
-    assert whole.result().height == 4000 and cut.result().height == 500
-    assert cut.result().equals(again.result()) and (cut.result()["a"] == -cut.result()["b"]).all()
-    assert cut.result()["a"].mean() == pytest.approx(2000, rel=0.1)
-
-
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_values(pieces: int) -> None:
     """Target rates, unknown shares and coverage against plain polars."""
@@ -179,6 +153,7 @@ def test_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiler, "SAMPLE_ROWS", 300)
     [f] = look_at(data, frame, which, 5).features
     assert f.numbers is not None and (f.numbers.sampled, f.numbers.seen) == (300, (which == 0).sum())
+    assert not f.exact and f.distinct == pytest.approx(len(np.unique(train)), rel=0.05)
     assert f.numbers.spans[0]["mean"] == pytest.approx(train.mean())  # type: ignore[index]
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from raw_rows import by_user, frames, of_yaml
 
 from recsys.base.errors import UserError
-from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS, group_features
+from recsys.data.features import GROUP, group_features
 from recsys.data.features.batch_tensors import candidates_of
+from recsys.data.features.blocks import HISTORY, ORDER, PLACE, SPLIT, TARGETS
 from recsys.data.features.group_features import arrange
 from recsys.data.features.value_index import shares
 from recsys.data.loader.parquet_loader import ParquetLoader
@@ -387,7 +388,7 @@ def test_another_table_reads_no_raw_file_again(tmp_path: Path, monkeypatch: pyte
     file.write_text(TABLE["csv"])
     read: list[str] = []
     read_chunk = build.read_chunk
-    monkeypatch.setattr(build, "read_chunk", lambda d, c, *a: (read.append(c.file.name), read_chunk(d, c, *a)))
+    monkeypatch.setattr(build, "read_chunk", lambda d, c, *a: (read.append(c[0].file.name), read_chunk(d, c, *a)))
     items = "file: items.csv, key: id, dense: {price: {}}"
     first = with_items(tmp_path, items)
     assert read == ["f.csv"] and with_items(tmp_path, items).folder == first.folder

@@ -18,8 +18,7 @@ from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.prepare import check_data as checks
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.semantic_ids import residual_codes
-from recsys.data.semantic_ids.code_table import CodeTable, read_codes, use_of_codes
-from recsys.data.semantic_ids.fit_semantic_ids import SemanticIds
+from recsys.data.semantic_ids.fit_semantic_ids import CodeTable, SemanticIds, read_codes, use_of_codes
 from recsys.data.semantic_ids.residual_codes import ResidualCodes, fit_residual_kmeans, fit_rqvae, kmeans, nearest
 from recsys.online.row_transforms import RowTransforms
 

@@ -21,8 +21,7 @@ from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.engine import OneMachine
-from recsys.data.prepare.open_engine import check_engine, open_engine
-from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.prepare.prepared import Prepared, check_engine, open_engine, prepare
 from recsys.data.raw.raw_format import RawFormat
 from recsys.preprocess import preprocess
 from recsys.schema.data_schema import DataConfig, EngineConfig, LabelConfig

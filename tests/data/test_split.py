@@ -11,8 +11,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.features import KEY, TIME
-from recsys.data.features.blocks import IN_SPLIT
+from recsys.data.features.blocks import IN_SPLIT, KEY, TIME
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.prepare import split as split_module
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from raw_rows import learn
 
 from recsys.base.errors import UserError
-from recsys.data.features import TIME, Fitted, ResolvedData, parse_rows
+from recsys.data.features import Fitted, ResolvedData, parse_rows
 from recsys.data.features.batch_tensors import batch_of
-from recsys.data.features.blocks import LINE, Block
+from recsys.data.features.blocks import LINE, TIME, Block
 from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)

@@ -113,7 +113,7 @@ def test_lines_that_are_no_objects(tmp_path: Path) -> None:
     assert [(b.line, b.reason) for b in block.bad] == [
         (3, "not a JSON object"),
         (4, "not a JSON object"),
-        (5, "y holds another kind of value than in the first lines"),
+        (5, "holds another kind of value than the first lines"),
     ]
     assert "not JSON lines" in error(tmp_path, b"y,a\n1,2\n", "f.jsonl", format="jsonl")
     assert "has no column a; valid: y" in error(tmp_path, b'{"y": 1}\n', "f.jsonl", format="jsonl")

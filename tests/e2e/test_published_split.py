@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from recsys.config.compose import compose
-from recsys.data.features import HISTORY, TARGETS
+from recsys.data.features.blocks import HISTORY, TARGETS
 from recsys.data.loader.training_rows import training_lists, training_pairs
 from recsys.data.prepare.engine import OneMachine
 from recsys.data.prepare.prepared import Prepared, prepare

@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from forks import run_forked
 
-from recsys.data.features import GROUP, HISTORY, TARGETS
+from recsys.data.features import GROUP
+from recsys.data.features.blocks import HISTORY, TARGETS
 from recsys.data.prepare.prepared import Prepared, parsed_rows
 from recsys.evaluation.metrics_table import LISTS
 from recsys.report.comparison import compare

@@ -136,11 +136,11 @@ def test_a_chain_of_deltas_makes_the_files_of_full_exports(
 @given(data=st.data())
 def test_an_index_that_shares_another_gives_the_results_of_its_own(data: st.DataObject) -> None:
     texts = st.lists(st.text("abc", max_size=2), unique=True, max_size=12)
-    index = ValueIndex.from_values(pl.Series(data.draw(texts), dtype=pl.String))
+    index = ValueIndex(pl.Series(data.draw(texts), dtype=pl.String))
     _ = index.results
     for _ in range(3):
         values = pl.Series(data.draw(texts), dtype=pl.String)
-        index, alone = index.changed(values), ValueIndex.from_values(values)
+        index, alone = index.changed(values), ValueIndex(values)
         asked = pl.Series(["", None, "a", "b", "ab", "zz", *values], dtype=pl.String)
         assert index.look_up(asked).to_list() == alone.look_up(asked).to_list()
         assert list(map(index.results.__getitem__, asked)) == list(map(alone.results.__getitem__, asked))
@@ -148,7 +148,7 @@ def test_an_index_that_shares_another_gives_the_results_of_its_own(data: st.Data
 
 def test_few_changes_share_the_dict_and_many_do_not() -> None:
     known = [f"v{i}" for i in range(100)]
-    index = ValueIndex.from_values(pl.Series(known))
+    index = ValueIndex(pl.Series(known))
     below = index.results
     first = index.changed(pl.Series(["new", *known[1:]]))
     second = first.changed(pl.Series(["new", "newer", *known[2:], "last"]))

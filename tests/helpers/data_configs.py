@@ -6,7 +6,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config.compose import object_of
-from recsys.data.features import ResolvedData, resolve
+from recsys.data.features import ResolvedData
+from recsys.data.features.resolved_data import resolve
 from recsys.job.run_config import data_of
 from recsys.schema.data_schema import DataConfig, LabelConfig
 

@@ -499,5 +499,5 @@ SHAPES: dict[str, Shape] = {
         lambda f: (f / "a.json").write_text(json.dumps(sessions())), refused="if each element of events.aid is a row"
     ),
     "parallel lists": Shape(_parallel, refused="if each element of aid is a row"),
-    "impressions": Shape(_impressions, refused="write a row of each"),
+    "impressions": Shape(_impressions, refused="no name says which column is the label"),
 }

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.config.compose import compose, conf_dir
-from recsys.data.features import feature_spec
 from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.resolved_data import feature_spec
 from recsys.distributed.ranks import process_group
 from recsys.interface.batch import Batch, Interactions
 from recsys.interface.candidates import Candidates

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
-from recsys.new.document import document, table
 from recsys.new.propose import propose
+from recsys.new.write_config import document, table
 
 CELLS = st.sampled_from(
     [

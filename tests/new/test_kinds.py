@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
 from recsys.data.raw.dialect import SPACES
-from recsys.new.choose_label import choose
 from recsys.new.column_kinds import Column
-from recsys.new.find_dialect import dialect_of
 from recsys.new.find_kinds import columns_of
-from recsys.new.find_layout import encoding_of
+from recsys.new.find_layout import dialect_of, encoding_of
 from recsys.new.known_names import NAMES, names_an_id_of, rank_of, words
-from recsys.new.label import label_of
+from recsys.new.label import choose, label_of
 from recsys.new.leaks import leaks
+from recsys.new.proposal import split_by_time
 from recsys.new.propose_features import feature_name
 from recsys.new.roles import assign, name_unnamed
-from recsys.new.splits import split_by_time
 
 WORDS = st.text("abcdefghijkl", min_size=1, max_size=8)
 RNG = np.random.default_rng(0)

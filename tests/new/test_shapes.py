@@ -12,10 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.prepare.check_data import check_data, check_files
-from recsys.new.document import document
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
-from recsys.new.write_config import new_data
+from recsys.new.write_config import document, new_data
 from recsys.training.run import train
 
 EVERY_DAY = ("csv", "jsonl", "log of items")

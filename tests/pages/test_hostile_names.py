@@ -17,9 +17,10 @@ from raw_rows import learn
 from run_folders import write_run
 
 from recsys.base.errors import DoesNotFit
-from recsys.data.features import LABEL, resolve
-from recsys.data.profile import Profiler
+from recsys.data.features import LABEL
+from recsys.data.features.resolved_data import resolve
 from recsys.data.profile import page as profile_page
+from recsys.data.profile import profile_rows
 from recsys.loadtest.figures import COLUMNS, Measurement
 from recsys.loadtest.load_page import make_page
 from recsys.pages.charts.bars import Part, bar
@@ -110,13 +111,11 @@ def profile(folder: Path) -> str:
     }
     config = DataConfig(name="t", root="/raw", label=LabelConfig(), dense={names[0]: None}, sparse=sparse)
     data = resolve(config)
-    look = Profiler(data)
     which = np.arange(n).astype(np.uint8) % 3
-    look.add(frame, which)
     bad = folder / f"bad{HOSTILE}.csv"
     pl.DataFrame({name: [HOSTILE] for name in ("reason", "file", "line", "text")}).write_csv(bad)
     info = {"name": HOSTILE, "root": HOSTILE, "split": HOSTILE, "bad_rows": 1}
-    return profile_page(look.result(learn(data, frame.filter(which == 0))), info, bad)
+    return profile_page(profile_rows(data, [(frame, which)], learn(data, frame.filter(which == 0))), info, bad)
 
 
 def plan(_: Path) -> str:

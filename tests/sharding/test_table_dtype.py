@@ -13,7 +13,7 @@ from torchrec.modules.embedding_configs import DataType
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.data.features import feature_spec
+from recsys.data.features.resolved_data import feature_spec
 from recsys.distributed.ranks import ensure_process_group
 from recsys.job.check_built import check
 from recsys.job.run_config import RunConfig

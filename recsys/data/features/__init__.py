@@ -5,34 +5,9 @@ learns from the parsed rows of the training split. `Fitted.apply` turns parsed r
 ids Int32 (lists if multi-valued). `fit` and `Fitted.apply_codes` also take text as integer codes, one for each value.
 """
 
-from recsys.data.features.blocks import GROUP, HISTORY, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TARGETS, TIME
-from recsys.data.features.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
+from recsys.data.features.blocks import GROUP, LABEL
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.parse import parse_rows
-from recsys.data.features.resolved_data import ResolvedData, feature_spec, resolve
-from recsys.data.features.steps import TRANSFORMS
+from recsys.data.features.resolved_data import ResolvedData
 
-__all__ = [
-    "GROUP",
-    "HISTORY",
-    "KEY",
-    "LABEL",
-    "ORDER",
-    "PLACE",
-    "ROW",
-    "SPLIT",
-    "TARGETS",
-    "TIME",
-    "TRANSFORMS",
-    "Fitted",
-    "InMemory",
-    "PartialStatistics",
-    "ResolvedData",
-    "StatisticsPass",
-    "Training",
-    "feature_spec",
-    "fit",
-    "parse_rows",
-    "resolve",
-    "sum_tables",
-]
+__all__ = ["GROUP", "LABEL", "Fitted", "ResolvedData", "parse_rows"]

@@ -13,13 +13,12 @@ import polars as pl
 
 from recsys.data.features.blocks import HISTORY, LABEL, ROW
 from recsys.data.features.dense_columns import DenseColumn
-from recsys.data.features.encoders import State, Vocabulary
+from recsys.data.features.encoders import SparseColumn, State, Vocabulary
 from recsys.data.features.find_types import Types, canonical_values
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.label_columns import fit_labels, fit_weight, kept_columns, label_statistics
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_contents import Contents, content_columns, numbers_of
-from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.steps import Params
 from recsys.data.features.training_statistics import Counts, Mergeable, Statistic, ValueSample
 from recsys.interface.features import OUT_OF_VOCABULARY

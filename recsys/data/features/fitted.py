@@ -256,7 +256,7 @@ class Fitted:
     @cached_property
     def candidate_index(self) -> ValueIndex:
         """Maps items to candidate ids, and all other text to 0."""
-        return ValueIndex.from_values(self.candidates)
+        return ValueIndex(self.candidates)
 
     @cached_property
     def indexes(self) -> Mapping[str, ValueIndex | None]:
@@ -265,9 +265,9 @@ class Fitted:
 
     def _index(self, name: str) -> ValueIndex | None:
         if name in self.vectors:
-            return ValueIndex.from_values(self.vectors[name].values)
+            return ValueIndex(self.vectors[name].values)
         if (feature := _reader(self.data, name)) is not None:
-            return ValueIndex.from_values(self.dense[feature][0]["table"]["value"])
+            return ValueIndex(self.dense[feature][0]["table"]["value"])
         return self._tables.get(self.data.sparse_columns[name].table)
 
     def _text_lookup(self, name: str, index: ValueIndex | None) -> TextLookup:
@@ -278,7 +278,7 @@ class Fitted:
 
     @cached_property
     def _tables(self) -> dict[str, ValueIndex]:
-        return {table: ValueIndex.from_values(v["value"]) for table, v in self.vocabularies.items()}
+        return {table: ValueIndex(v["value"]) for table, v in self.vocabularies.items()}
 
     @cached_property
     def _single(self) -> dict[str, ValueIndex]:

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS
+from recsys.data.features import GROUP
+from recsys.data.features.blocks import HISTORY, ORDER, PLACE, SPLIT, TARGETS
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import RowDifference, slices
 from recsys.data.features.value_index import group_numbers
@@ -20,11 +21,6 @@ MAX_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-
 # REPEATED: a training row that is repeated in reverse. Models train on it, but nothing is fitted to it.
 # CONTEXT: a row in no split, which features of later rows look back to.
 TRAIN, VALIDATION, TEST, REPEATED, CONTEXT = range(5)
-
-
-def is_grouped(data: ResolvedData) -> bool:
-    """Return True if rows depend on other rows of their group."""
-    return data.group is not None
 
 
 def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:

@@ -9,9 +9,9 @@ import polars as pl
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import CONDITION, GROUP, HISTORY, ORDER, PLACE, TARGETS, TIME, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
+from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.row_sources import C, FeatureEntry, LookBack, RowSource
-from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_types import Text, ValueType
 from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.interface.labels import Label

@@ -88,7 +88,8 @@ class RowSource(ABC):
 
     def fingerprint(self) -> list[object]:
         """Return column, cross, pattern, split and max_length, for the fingerprints of prepared data."""
-        return [self.column, None, None, None, self.max_length]
+        own = (getattr(self, name, None) for name in ("crossed", "pattern", "separator"))
+        return [self.column, *own, self.max_length]
 
     @abstractmethod
     def expr(self, type_: ValueType, source: SourceConfig, schema: pl.Schema) -> pl.Expr:
@@ -121,9 +122,6 @@ class Cross(RowSource):
     def absent(self) -> str:
         return JOINT.join([""] * len(self.crossed))
 
-    def fingerprint(self) -> list[object]:
-        return [self.column, [*self.crossed], None, None, self.max_length]
-
     def expr(self, type_: ValueType, source: SourceConfig, schema: pl.Schema) -> pl.Expr:
         return pl.concat_str([as_value(schema, c).fill_null("") for c in self.crossed], separator=JOINT)
 
@@ -137,9 +135,6 @@ class Separated(RowSource):
 
     is_list = takes_lists = True
     separator: str | None = None
-
-    def fingerprint(self) -> list[object]:
-        return [self.column, None, None, self.separator, self.max_length]
 
     def expr(self, type_: ValueType, source: SourceConfig, schema: pl.Schema) -> pl.Expr:
         values, inner = self._lists(schema[self.column])
@@ -161,9 +156,6 @@ class Pattern(Separated):
 
     takes_lists = False
     pattern: str = ""
-
-    def fingerprint(self) -> list[object]:
-        return [self.column, None, self.pattern, None, self.max_length]
 
     def _lists(self, dtype: pl.DataType) -> tuple[pl.Expr, pl.DataType]:
         return pl.col(self.column).cast(pl.String).str.extract_all(self.pattern), pl.String()

@@ -35,8 +35,8 @@ class Moments:
         new.n = values.len() - values.null_count()
         if new.n:
             values = values.rechunk()  # polars' variance of several pieces depends on where they are cut
-            new.mean, new.var = _float(values.mean()), _float(values.var(ddof=0))
-            new.min, new.max = _float(values.min()), _float(values.max())
+            found: list[Any] = [values.mean(), values.var(ddof=0), values.min(), values.max()]
+            new.mean, new.var, new.min, new.max = map(float, found)
         self.merge(new)
 
     def merge(self, other: "Moments") -> None:
@@ -134,7 +134,3 @@ class Counts:
             [values.gather(at // folds).alias("value"), pl.Series("fold", at % folds, dtype=pl.Int64)]
             + [pl.Series(name, sums[at]) for name, sums in ({"count": count} | self._sums).items()]
         )
-
-
-def _float(value: Any) -> float:
-    return float(value)

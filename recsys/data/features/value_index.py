@@ -57,14 +57,13 @@ _building = Lock()
 
 
 class TextResults(dict[str | None, Any]):
-    """Maps text to results, and text that it lacks to `default`. The key None is a missing value.
+    """Maps text to numbers, and text that it lacks to OUT_OF_VOCABULARY. The key None is a missing value.
 
     Raises KeyError for a key that is not text, and UnicodeEncodeError for unknown text that is not UTF-8.
     """
 
-    def __init__(self, results: Iterable[tuple[str | None, Any]], default: object) -> None:
+    def __init__(self, results: Iterable[tuple[str | None, int]]) -> None:
         super().__init__(results)
-        self.default = default
         self[None] = self[""]
 
     def __missing__(self, text: object) -> Any:
@@ -72,7 +71,7 @@ class TextResults(dict[str | None, Any]):
             raise KeyError(text)
         if not text.isascii():
             text.encode()
-        return self.default
+        return OUT_OF_VOCABULARY
 
 
 class LayeredResults(TextResults):
@@ -85,38 +84,33 @@ class LayeredResults(TextResults):
 
     def __init__(self, below: TextResults, changes: dict[str | None, Any]) -> None:
         self.__missing__, self.below, self.changes = below.__getitem__, below, changes  # type: ignore[method-assign, assignment]
-        super().__init__(changes.items(), below.default)
+        super().__init__(changes.items())
 
 
 class ValueIndex:
-    """Maps `values` (distinct text) to `results`, and all other values to `default`.
+    """Maps each of `values` (distinct text) to 1 + its position, and all other values to OUT_OF_VOCABULARY.
 
     Short columns are looked up in a dict, long ones among the sorted hashes of all values. Both are built on first use
     and take about 150 and 12 bytes a value. Polars' `replace_strict` would hash all values in every call. Both give the
     same results.
     """
 
-    def __init__(self, values: pl.Series, results: pl.Series, default: object) -> None:
-        self._values, self._results, self._default = values, results, default
-
-    @classmethod
-    def from_values(cls, values: pl.Series) -> "ValueIndex":
-        """Map each value to 1 + its position in `values`, all others to 0."""
-        return cls(values, pl.int_range(1, values.len() + 1, dtype=pl.Int32, eager=True), OUT_OF_VOCABULARY)
+    def __init__(self, values: pl.Series) -> None:
+        self._values = values
 
     def changed(self, values: pl.Series) -> "ValueIndex":
-        """Return `from_values(values)`, which shares this index's dict if it has one and few values differ.
+        """Return the index of other values, which shares this index's dict if it has one and few values differ.
 
         A dict of a million values takes half a second to build, in which no other thread runs.
         """
-        index = ValueIndex.from_values(values)
+        index = ValueIndex(values)
         results = vars(self).get("results")
         if results is None:
             return index
         common = min(len(values), len(self._values))
         differ = (values[:common] != self._values[:common]).arg_true()
         gone = [*self._values.gather(differ), *self._values[common:]]
-        changes = dict.fromkeys(gone, self._default) | dict(zip(values.gather(differ), differ + 1, strict=True))
+        changes = dict.fromkeys(gone, OUT_OF_VOCABULARY) | dict(zip(values.gather(differ), differ + 1, strict=True))
         changes |= dict(zip(values[common:], range(common + 1, len(values) + 1), strict=True))
         below = results
         if isinstance(results, LayeredResults):
@@ -125,14 +119,10 @@ class ValueIndex:
             vars(index)["results"] = LayeredResults(below, changes)
         return index
 
-    @property
-    def dtype(self) -> pl.DataType:
-        return self._results.dtype
-
     def look_up(self, column: pl.Series) -> pl.Series:
         """Return the results for a String column, (rows,) -> (rows,). A missing value is the empty text."""
         if len(column) <= MAX_DICT_ROWS:
-            return pl.Series(column.name, self.look_up_list(column), dtype=self.dtype)
+            return pl.Series(column.name, self.look_up_list(column), dtype=pl.Int32)
         # find the rows that hold known values, and the places of these among the values
         text = column.fill_null("")
         with _building:  # threads that look up at the same time build them once
@@ -152,9 +142,9 @@ class ValueIndex:
                 break
             rows, near = rows[~same], near[~same] + 1
         at, places = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        results = np.full(len(column), self._default, self._results.to_numpy().dtype)
-        results[at] = self._results.gather(places).to_numpy()
-        return pl.Series(column.name, results, dtype=self.dtype)
+        results = np.full(len(column), OUT_OF_VOCABULARY, np.int32)
+        results[at] = places + 1
+        return pl.Series(column.name, results)
 
     @cached_property
     def _by_hash(self) -> tuple[np.ndarray, np.ndarray]:
@@ -170,5 +160,4 @@ class ValueIndex:
     @cached_property
     def results(self) -> TextResults:
         """The table as a dict."""
-        pairs = zip(self._values.to_list(), self._results.to_list(), strict=True)
-        return TextResults(pairs, self._default)
+        return TextResults(zip(self._values.to_list(), range(1, len(self._values) + 1), strict=True))

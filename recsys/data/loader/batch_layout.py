@@ -11,9 +11,8 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
-from recsys.data.features import HISTORY, TARGETS
 from recsys.data.features.arrays import dense_slices
-from recsys.data.features.blocks import GROUP, WEIGHT, label_column
+from recsys.data.features.blocks import GROUP, HISTORY, TARGETS, WEIGHT, label_column
 from recsys.interface.batch import Batch, CandidateIds, CandidateLists
 from recsys.interface.features import FeatureSpec
 

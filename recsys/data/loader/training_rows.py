@@ -7,7 +7,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.data.features import HISTORY
+from recsys.data.features.blocks import HISTORY
 from recsys.data.prepare.prepared import Prepared
 from recsys.files.manifest import UNREADABLE, DamagedFile
 from recsys.interface.batch import CandidateIds, CandidateLists, Interactions, ItemRows, item_rows

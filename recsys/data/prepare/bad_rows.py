@@ -33,9 +33,7 @@ def check_first_rows(data: ResolvedData, file: Path) -> None:
     if not rows_format.has_head or any(f.stat().st_size > SMALL_BYTES for f in sides):
         return
     good, bad = parse_first_block(data, file, rows_format.head(data.source, file, FIRST_BYTES))
-    reasons, rows = Reasons(), good + len(bad)
-    for b in bad:
-        reasons.add(b.reason, 1, f"{b.file} line {b.line}", b.value)
+    reasons, rows = Reasons(bad, lambda b: f"{b.file} line {b.line}"), good + len(bad)
     if rows >= MIN_ROWS and len(bad) > MAX_BAD * rows:
         raise UserError(f"data={data.name}: {len(bad):,} of the first {rows:,} rows cannot be read: {reasons}")
 

@@ -4,24 +4,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, LINE
+from recsys.data.features import GROUP, LABEL
+from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, KEY, LINE, ORDER, PLACE, ROW, SPLIT, TIME
+from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.label_columns import check_labels
 from recsys.data.features.label_kinds import ClassLabelColumn
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_contents import targets
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Age, Column
-from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.vectors import check_vectors
 from recsys.data.prepare.bad_rows import MAX_BAD, check_first_rows
 from recsys.data.prepare.check_source import check_source
 from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import read_sources
-from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import TABLES
 from recsys.data.raw.raw_files import check_remote, is_remote
+from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins

@@ -24,8 +24,8 @@ import polars as pl
 import polars.selectors as cs
 
 from recsys.base.console import say
-from recsys.data.features import PLACE, parse_rows
-from recsys.data.features.blocks import ELEMENT, LINE, Block
+from recsys.data.features import parse_rows
+from recsys.data.features.blocks import ELEMENT, LINE, PLACE, Block
 from recsys.data.features.find_types import sampled_types
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import Moment, Time
@@ -161,8 +161,9 @@ def cut_chunks(data: ResolvedData, files: list[tuple[Path, int | None]], digests
     return [Chunk(f, digests[f], r, split) for f, split in files for r in rows_format.ranges(data.source, f)]
 
 
-def read_chunk(data: ResolvedData, chunk: Chunk, folder: Path, advance: Callable[[float], None]) -> None:
-    """Parse a chunk and write it to `folder` atomically. Lines of bad rows are counted from the chunk's first line."""
+def read_chunk(data: ResolvedData, pending: tuple[Chunk, Path], advance: Callable[[float], None]) -> None:
+    """Parse a chunk and write it to its folder atomically. Lines of bad rows count from the chunk's first line."""
+    chunk, folder = pending
     building = beside(folder, unique=True)
     building.mkdir(parents=True)
     try:

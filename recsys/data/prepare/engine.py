@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from recsys.base.cores import threads_of
-from recsys.data.features import sum_tables
+from recsys.data.features.fit import sum_tables
 from recsys.data.raw.text import in_order
 
 Item = TypeVar("Item")
@@ -20,6 +20,7 @@ Function = Callable[[Item, Advance], Result]
 CORES_PER_CHUNK = 8  # cores that reading one chunk keeps busy
 PART_ROWS = 1 << 22  # rows of counts that are summed at once
 SAMPLES_PER_PART = 1 << 10  # so that parts differ in size by a tenth
+ENGINES = ("polars", "spark")
 
 
 class Engine(ABC):

@@ -6,8 +6,8 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.data.features import InMemory, fit
 from recsys.data.features.blocks import ITEM, LINE, Block
+from recsys.data.features.fit import InMemory, fit
 from recsys.data.features.fitted import Fitted, ItemTable
 from recsys.data.features.grow import grow
 from recsys.data.features.parse import RowParser
@@ -18,8 +18,7 @@ from recsys.data.prepare.chunks import TextCoder
 from recsys.data.raw.read_sources import check_side_columns, side_table
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.vector_files import check_vector_files, read_vectors, vector_files
-from recsys.data.semantic_ids.code_table import KEY
-from recsys.data.semantic_ids.fit_semantic_ids import TABLE, with_codes
+from recsys.data.semantic_ids.fit_semantic_ids import KEY, TABLE, with_codes
 from recsys.schema.source_schema import JoinConfig, text_options
 
 FILE_KEY = "data.items.file"
@@ -125,9 +124,7 @@ def _rows(data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], 
         side = with_codes(side, data.item_key, codes)
     block = Block(Path(label), side.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
     rows, bad = RowParser(items, block.frame, labelled=True)(block)
-    reasons = Reasons()
-    for b in bad:
-        reasons.add(b.reason, 1, f"{data.item_key} {side[data.item_key][b.line - 1]!r}", b.value)
+    reasons = Reasons(bad, lambda b: f"{data.item_key} {side[data.item_key][b.line - 1]!r}")
     if (line := judge(label, data, side.height, len(bad), reasons)) is not None:
         say(line)
     key = side.select(as_value(side.schema, data.item_key)).to_series().gather(rows[LINE] - 1)

@@ -13,10 +13,11 @@ import polars as pl
 
 from recsys.base.console import Bar, bar, say
 from recsys.base.errors import UserError
-from recsys.data.features import Fitted, PartialStatistics, StatisticsPass, fit
+from recsys.data.features import Fitted
 from recsys.data.features.find_types import Types, find_types
+from recsys.data.features.fit import PartialStatistics, StatisticsPass, fit
 from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
-from recsys.data.features.group_features import REPEATED, TRAIN, is_grouped
+from recsys.data.features.group_features import REPEATED, TRAIN
 from recsys.data.features.grow import check_growth, check_labels, grow, reweighted
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.bad_rows import BadRows, TimeUnits
@@ -105,8 +106,8 @@ class Build:
         else:
             samples = [ParsedChunk(folder, 0).info.get("types", {}) for folder in self.chunk_folders()]
             self.types = find_types(self.data, [c.values for c in chunks], samples)
-        if is_grouped(self.data):
-            by = None if self.data.group is None else (self.types or {}).get(self.data.group.by)
+        if self.data.group is not None:
+            by = (self.types or {}).get(self.data.group.by)
             chunks = shuffle(self.data, self.engine, chunks, splitter, self.folder / "arranged", by)
         return chunks, splitter, bad
 
@@ -152,7 +153,7 @@ class Build:
         parsed: list[ParsedChunk] = []
         bad, units = BadRows(self.data, self.bad_rows), TimeUnits(self.data)
         with bar("reading", _expected_rows(self.data, [c for c, _ in pending])) as progress:
-            job = partial(_read_one, self.data)
+            job = partial(read_chunk, self.data)
             # closed here: an error would keep it, and a garbage collection would end the job amid another one
             with closing(self.engine.map(job, pending, progress.advance, reads=True)) as results:
                 for chunk, folder in zip(self.chunks, folders, strict=True):
@@ -270,10 +271,6 @@ class _TrainingRows:
     def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
         files = [f for n in names for f in sorted((self.scratch / n).glob("*.parquet"))]
         return self.engine.total(files, keys, least)
-
-
-def _read_one(data: ResolvedData, chunk_and_folder: tuple[Chunk, Path], advance: Callable[[float], None]) -> None:
-    read_chunk(data, *chunk_and_folder, advance)
 
 
 def _collect_chunk(

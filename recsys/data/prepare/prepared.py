@@ -14,6 +14,7 @@ run is killed, the next one resumes with the first chunk that is missing.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +27,13 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 
 from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.base.memory import keep_freed_memory
-from recsys.data.features import Fitted
+from recsys.base.packages import check_extra
+from recsys.data.features import Fitted, ResolvedData
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.prepare.check_data import SplitFiles
-from recsys.data.prepare.engine import Engine
+from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.passes import INFO, WINDOW, Build
 from recsys.data.prepare.plan_build import plan_build
 from recsys.data.prepare.shuffle import decode_column
@@ -38,7 +41,7 @@ from recsys.data.prepare.split import SPLITS
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place, remove_folder
 from recsys.files.manifest import BackgroundCheck, DamagedFile
-from recsys.schema.data_schema import DataConfig
+from recsys.schema.data_schema import DataConfig, EngineConfig
 
 
 @dataclass(frozen=True)
@@ -160,3 +163,27 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
                 decoded = frame.with_columns(decode_column(n, frame, t) for n, t in text.items())
                 split_of = splitter.assign(frame, chunk.split)
                 yield decoded.filter(split_of != CONTEXT), split_of[split_of != CONTEXT]
+
+
+def check_engine(config: EngineConfig) -> None:
+    """Check the config of an engine, and that its packages are installed. Raises UserError if not."""
+    if config.name == "polars" and (config.master is not None or config.options):
+        raise UserError("engine.master, engine.options: apply only to engine=spark; this is engine=polars")
+    if config.name == "spark":
+        check_extra("spark", "engine=spark")
+
+
+@contextmanager
+def open_engine(config: EngineConfig, data: ResolvedData) -> Iterator[Engine]:
+    """Yield the engine that the config names; close it at the end."""
+    check_engine(config)
+    if config.name == "polars":
+        yield OneMachine()
+        return
+    from recsys.data.prepare.spark_engine import Spark  # pyspark is an extra
+
+    spark = Spark(config, Path(data.prepared))
+    try:
+        yield spark
+    finally:
+        spark.close()

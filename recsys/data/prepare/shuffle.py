@@ -12,7 +12,8 @@ from pathlib import Path
 import polars as pl
 
 from recsys.base.console import bar, say
-from recsys.data.features import GROUP, ORDER, SPLIT
+from recsys.data.features import GROUP
+from recsys.data.features.blocks import ORDER, SPLIT
 from recsys.data.features.group_features import arrange
 from recsys.data.features.raw_types import RawType
 from recsys.data.features.resolved_data import ResolvedData
@@ -55,18 +56,13 @@ def shuffle(
             pass
     shutil.rmtree(rows, ignore_errors=True)
     arranged = in_sequence((pile, None) for pile in folders)
-    _say_ties(data, sum(c.info.get("tied", 0) for c in arranged), total)
+    if data.group is not None and (tied := sum(c.info.get("tied", 0) for c in arranged)):
+        seen = "see each other in the order of the files (data.group.ties=moment: they do not)"
+        if data.has_moments:
+            seen = "are one moment, and do not see each other (data.group.ties=order: in the order of the files)"
+        share = f"share their {data.group.order} with another row of their {data.group.by}"
+        say(f"{tied:,} of {total:,} rows {share}: they {seen}")
     return arranged
-
-
-def _say_ties(data: ResolvedData, tied: int, rows: int) -> None:
-    """Say how many rows share their time with another row of their group, and whether features tell them apart."""
-    if (c := data.group) is None or not tied:
-        return
-    seen = "see each other in the order of the files (data.group.ties=moment: they do not)"
-    if data.has_moments:
-        seen = "are one moment, and do not see each other (data.group.ties=order: in the order of the files)"
-    say(f"{tied:,} of {rows:,} rows share their {c.order} with another row of their {c.by}: they {seen}")
 
 
 def _partition(

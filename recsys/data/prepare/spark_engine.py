@@ -8,23 +8,22 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyspark
-from pyspark import InheritableThread
-from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from recsys.base.errors import UserError
-from recsys.data.features import sum_tables
 from recsys.data.features.blocks import one_line
+from recsys.data.features.fit import sum_tables
 from recsys.data.prepare.engine import Advance, Engine, Function, Item, Result
 from recsys.files.atomic import whole_file
 from recsys.files.user_files import file_url
@@ -36,77 +35,28 @@ STOPPING_SECONDS = 10  # time for which tasks of a job that has ended may contin
 SMALL_BYTES = 64 << 20  # tables up to this size are summed by the driver, which is quicker than a Spark job
 
 
-class ListAccumulator(AccumulatorParam):
-    """A list of the outcomes of finished tasks. Spark adds a task's outcome once, however often it was tried."""
-
-    def zero(self, value: list[Any]) -> list[Any]:
-        return []
-
-    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
-        value1.extend(value2)
-        return value1
-
-
-class SparkJob(InheritableThread):
-    """A Spark job in a thread, so that the driver can use its results while it runs.
-
-    Args:
-        group: name of the job, by which it can be cancelled.
-        run: called in each task with the rows of its partition.
-
-    error: the exception that ended the job; None while it runs and if it succeeds
-    """
-
-    def __init__(self, context: Any, group: str, rows: Any, run: "ItemRunner") -> None:
-        self.error: BaseException | None = None
-
-        def body() -> None:
-            try:
-                context.setJobGroup(group, "recsys", interruptOnCancel=True)
-                rows.foreachPartition(run)
-            except BaseException as e:
-                self.error = e
-
-        super().__init__(target=body, daemon=True)
-
-
-@dataclass(frozen=True)
-class TaskOutcome:
-    """The outcome of an item: the message of a UserError, and whether there is a result file."""
-
-    error: str | None
-    has_result: bool
-
-
 @dataclass
 class ItemRunner:
-    """Calls the function on items, on an executor.
-
-    A UserError does not fail the task: it becomes an outcome, because trying again would not help.
-    """
+    """Calls the function on an item, on an executor, and writes the number of rows that are done, and the result."""
 
     function: Any  # a Broadcast
-    outcomes: Any  # an Accumulator
     results: str
     cwd: str
     polars: str
 
-    def __call__(self, numbered: Iterable[tuple[int, Any]]) -> None:
-        for number, item in numbered:
-            rows, error, has_result = [0.0], None, False
-            try:
-                self._check_machine()
-                result = self.function.value(item, rows.append)
-                if has_result := result is not None:
-                    write_pickle(Path(self.results, f"{number}.pickle"), result)
-            except UserError as e:
-                error = str(e)
-            except Exception as e:
+    def __call__(self, numbered: tuple[int, Any]) -> None:
+        number, item = numbered
+        rows = [0.0]
+        try:
+            self._check_machine()
+            result = self.function.value(item, rows.append)
+            write_pickle(Path(self.results, f"{number}.pickle"), (sum(rows), result))
+        except Exception as e:
+            if not isinstance(e, UserError):
                 e.add_note(f"On Spark's executor {socket.gethostname()}:\n{traceback.format_exc()}")
-                with suppress(Exception):  # if it cannot be pickled, Spark still reports it as text
-                    write_pickle(Path(self.results, "error"), e)
-                raise
-            self.outcomes.add([(number, sum(rows), TaskOutcome(error, has_result))])
+            with suppress(Exception):  # if it cannot be pickled, Spark still reports it as text
+                write_pickle(Path(self.results, "error"), e)
+            raise
 
     def _check_machine(self) -> None:
         host = socket.gethostname()
@@ -125,21 +75,10 @@ def write_pickle(file: Path, value: object) -> None:
         building.write_bytes(pickle.dumps(value, protocol=5))
 
 
-def take_result(file: Path, outcome: TaskOutcome) -> Any:
-    """Read and remove the result file. Raises UserError if the function raised one."""
-    if outcome.error is not None:
-        raise UserError(outcome.error)
-    if not outcome.has_result:
-        return None
-    value = pickle.loads(file.read_bytes())  # nosec B301: an executor of this job has just written it
-    file.unlink()
-    return value
-
-
-def job_failure(results: Path, error: BaseException | None) -> BaseException:
+def job_failure(results: Path, error: Exception) -> BaseException:
     """Return the exception that an executor wrote, or one made of Spark's message if it could not write any."""
     try:
-        failed = pickle.loads((results / "error").read_bytes())  # nosec B301: the same
+        failed = pickle.loads((results / "error").read_bytes())  # nosec B301: an executor of this job has written it
         assert isinstance(failed, BaseException)
         if not isinstance(failed, ImportError):
             return failed
@@ -162,21 +101,15 @@ class Spark(Engine):
 
     def __init__(self, config: EngineConfig, home: Path) -> None:
         self._config, self._home = config, home.absolute()
-        self._session: SparkSession | None = None
-        self._ours = False
+        self._stack = ExitStack()
 
-    @property
+    @cached_property
     def session(self) -> SparkSession:
-        if self._session is None:
-            self._ours = SparkSession.getActiveSession() is None
-            self._session = start_session(self._config)
-        return self._session
+        return self._stack.enter_context(borrowed_session(self._config))
 
     def close(self) -> None:
         """Stop the session, unless the caller started it: training does not need it."""
-        if self._session is not None and self._ours:
-            self._session.stop()
-        self._session = None
+        self._stack.close()
 
     def map(
         self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
@@ -185,31 +118,28 @@ class Spark(Engine):
 
         Args:
             function: the function to call; it is sent to each worker once.
+            advance: called when all items are done; meanwhile, Spark shows its own progress.
             reads: not used; the cluster decides how many tasks run at a time.
         """
         if not items:
             return
         context, results = self.session.sparkContext, self._home / f"spark-{uuid.uuid4().hex[:8]}"
         results.mkdir(parents=True)
-        outcomes = context.accumulator([], ListAccumulator())
         shipped = context.broadcast(function)  # unpickled once per worker, so that its tasks share its caches
-        run = ItemRunner(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
-        job = SparkJob(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
-        job.start()
-        arrived = 0
+        run = ItemRunner(shipped, str(results), os.getcwd(), pl.__version__)
         try:
-            for outcome in _in_order(job, outcomes, len(items), advance):
-                yield take_result(results / f"{arrived}.pickle", outcome)
-                arrived += 1
-            if job.error is not None:
-                raise job_failure(results, job.error)
-            if arrived < len(items):  # the connection to Spark's JVM was lost meanwhile
-                raise RuntimeError(f"a Spark job ended, and the results of {len(items) - arrived} items did not arrive")
+            try:
+                context.parallelize(list(enumerate(items)), len(items)).foreach(run)
+            except Exception as e:
+                raise job_failure(results, e) from e
+            for number in range(len(items)):
+                file = results / f"{number}.pickle"
+                rows, result = pickle.loads(file.read_bytes())  # nosec B301: the same
+                file.unlink()
+                advance(rows)
+                yield result
         finally:
             with suppress(Exception):  # Spark may have stopped
-                if job.is_alive():
-                    context.cancelJobGroup(results.name)
-                    job.join()
                 shipped.destroy()
             _remove(results)
 
@@ -244,25 +174,6 @@ def _remove(folder: Path) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def _in_order(job: SparkJob, outcomes: Any, items: int, advance: Advance) -> Iterator[TaskOutcome]:
-    """Yield the outcomes in the order of the items as they finish; stop early if the job ends."""
-    finished: dict[int, TaskOutcome] = {}
-    seen = 0
-    for number in range(items):
-        while number not in finished:
-            ended = not job.is_alive()  # checked first: once a job has ended, all of its outcomes have arrived
-            for n, rows, outcome in outcomes.value[seen:]:
-                seen += 1
-                if n not in finished:
-                    advance(rows)
-                finished[n] = outcome
-            if number not in finished:
-                if ended:
-                    return
-                job.join(POLL_SECONDS)
-        yield finished[number]
-
-
 def start_session(config: EngineConfig) -> SparkSession:
     """Return the active session, or start one. Raises UserError if Spark does not start."""
     options = dict(flatten_options(config.options))
@@ -270,7 +181,7 @@ def start_session(config: EngineConfig) -> SparkSession:
     local = str(master).startswith("local")
     defaults: dict[str, bool | float | int | str | None] = {
         "spark.log.level": "ERROR",
-        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.showConsoleProgress": "true",
     }
     defaults |= {"spark.executorEnv.POLARS_MAX_THREADS": options.get("spark.task.cpus", "1")}
     if local:

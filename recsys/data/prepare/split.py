@@ -6,8 +6,7 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features import KEY, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.blocks import IN_SPLIT, LABEL
+from recsys.data.features.blocks import IN_SPLIT, KEY, LABEL, PLACE, ROW, SPLIT, TIME
 from recsys.data.features.group_features import CONTEXT, REPEATED, TRAIN
 from recsys.data.features.value_index import shares, shares_of_places
 from recsys.data.prepare.chunks import ParsedChunk
@@ -210,22 +209,12 @@ def check_split(split: SplitConfig) -> None:
     if split.validation < 0 or split.test < 0 or split.validation + split.test >= 1:
         shares = f"validation={split.validation} and test={split.test}"
         raise UserError(f"data.split: {shares}: must be shares from 0 on, below 1 in all")
-    if not split.test and (tested := _why_tested(split)) is not None:
-        raise UserError(f"data.split: test=0{tested}")
+    tests = split.by == "kfold" or split.origins is not None or (split.by == "files" and split.test_files)
+    if tests and not split.test:
+        why = "folds, origins and test_files test; to train on all rows, set data.split.by=random, and leave them out"
+        raise UserError(f"data.split.test=0: {why}")
     if split.by == "files" and not (split.train_files and (split.test_files or not split.test)):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
             f"training files are used for validation (data.split.validation={split.validation}, validation_rows=last)"
         )
-
-
-def _why_tested(split: SplitConfig) -> str | None:
-    """Return why a split cannot be without test rows, or None."""
-    if split.by == "kfold":
-        return " with by=kfold: each fold tests; to train on all rows, set data.split.by=random as well"
-    if split.origins is not None:
-        return f" with origins={split.origins}: each origin tests; remove data.split.origins and fold"
-    if split.by == "files" and split.test_files:
-        files = ", ".join(split.test_files)
-        return f": {files} would neither train nor test; add it to data.split.train_files, and set test_files=[]"
-    return None

@@ -2,6 +2,6 @@
 
 from recsys.data.profile.data_profile import DataProfile
 from recsys.data.profile.profile_page import page
-from recsys.data.profile.profiler import Profiler
+from recsys.data.profile.profiler import profile_rows
 
-__all__ = ["DataProfile", "Profiler", "page"]
+__all__ = ["DataProfile", "page", "profile_rows"]

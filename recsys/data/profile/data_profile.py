@@ -16,6 +16,7 @@ FLOOR = 1e-4  # smaller shares count as this one: an empty cell would make the i
 SOME, LARGE = 0.1, 0.25
 DIMS = (16, 128)  # embedding dims for which the page shows bytes (float32)
 MIN_COUNTS = (1, 2, 3, 5, 10, 15, 30, 100)
+TOP = 20  # the most frequent values, which are cells of their own
 
 
 def psi(p: np.ndarray, q: np.ndarray) -> float:

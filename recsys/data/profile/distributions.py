@@ -78,32 +78,28 @@ def from_axis(x: np.ndarray, unit: float) -> np.ndarray:
 
 def cells(sample: dict[str, pl.DataFrame], name: str, *, time: bool) -> pl.DataFrame:
     """Return cells: tenths of the training split's numbers, or single numbers if they are few; and missing values."""
-    train = sample["train"][name].drop_nulls().to_numpy()
-    few = np.unique(train)
-    bounds = few if len(few) <= MAX_SINGLE_NUMBERS else np.unique(np.quantile(train, np.arange(1, CELLS) / CELLS))
-    whole = _are_whole(train)
+    train, to_text = sample["train"][name].drop_nulls().to_numpy(), seconds if time else number
+    few, whole = np.unique(train), _are_whole(train)
     if len(few) <= MAX_SINGLE_NUMBERS:
-        bounds = bounds[:-1]
-    elif whole:
-        bounds = np.unique(np.floor(bounds))
+        bounds, labels = few[:-1], [to_text(float(x)) for x in few] or ["any"]
+    else:
+        bounds = np.quantile(train, np.arange(1, CELLS) / CELLS)
+        bounds = np.unique(np.floor(bounds) if whole else bounds)
+        labels = _labels(bounds, to_text, whole and not time)
     at = {}  # the cell of each number: how many bounds are below it; len(bounds) + 1 if it is missing
     for split, f in sample.items():
         cell = np.searchsorted(bounds, f[name].fill_null(0.0).to_numpy(), side="left")
         at[split] = np.where(f[name].is_not_null().to_numpy(), cell, len(bounds) + 1).astype(np.int64)
     counts = {s: np.bincount(at[s], minlength=len(bounds) + 2) for s in SPLITS}
     counts["positives"] = np.bincount(at["train"], sample["train"][LABEL].to_numpy() > 0.5, len(bounds) + 2)
-    to_text = seconds if time else number
-    single = [to_text(float(x)) for x in few] if len(few) <= MAX_SINGLE_NUMBERS else None
-    labels = [*(_labels(bounds, to_text, whole and not time) if single is None or not single else single), ""]
-    frame = pl.DataFrame({"label": labels, "special": [False] * (len(labels) - 1) + [True], **counts})
+    special = [False] * len(labels) + [True]
+    frame = pl.DataFrame({"label": [*labels, ""], "special": special, **counts})
     frame = frame.with_columns(pl.col("positives").cast(pl.Int64))
     return frame.filter(pl.sum_horizontal(SPLITS) > 0)
 
 
 def _labels(bounds: np.ndarray, to_text: Callable[[float], str], whole: bool) -> list[str]:
     """Return the labels of the cells between bounds; a cell includes its upper bound."""
-    if not len(bounds):
-        return ["any"]
     shown = [to_text(float(b)) for b in bounds]
     if not whole:
         between = [f"{a} – {b}" for a, b in pairwise(shown)]

@@ -1,204 +1,307 @@
-"""Profile parsed rows of all splits in one pass. Memory grows with the number of distinct values, not of rows."""
+"""Profile parsed rows of all splits. They are stored as Parquet, of which polars counts one column after another.
+
+Every value is counted, so memory grows with the number of distinct values, not of rows. Missing values, moments and
+distinct numbers are those of all rows. Quantiles, histograms and cells of numbers come from a sample, which is all rows
+if a split has at most SAMPLE_ROWS: polars would hold a whole column in memory for them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from recsys.data.features import LABEL, Fitted
+from recsys.data.features.blocks import SPLIT
 from recsys.data.features.dense_columns import PARTS, WAVES, Count, Cyclic, Target
-from recsys.data.features.encoders import Vocabulary
+from recsys.data.features.encoders import Encoder, SparseColumn, Vocabulary
 from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Age, Cross
-from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.steps import FillMean
-from recsys.data.features.training_statistics import Moments
-from recsys.data.features.value_types import Number, RowNumber, Text, Time
+from recsys.data.features.value_types import Number, Text, Time, Vector
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile import distributions, tallies
-from recsys.data.profile.data_profile import DataProfile, Drift, FeatureProfile, Numbers, Table, drift, psi
-from recsys.data.profile.tallies import TALLY, ByValue, Distinct, RowSample, each_number, tally
+from recsys.data.profile import distributions
+from recsys.data.profile.data_profile import (
+    MIN_COUNTS,
+    TOP,
+    DataProfile,
+    Drift,
+    FeatureProfile,
+    Numbers,
+    Table,
+    drift,
+    psi,
+)
 
 SAMPLE_ROWS = 1 << 18  # sampled rows of a split: 95 % of the time a quantile's rank is within 0.2 % of all rows
 SAMPLE_NUMBERS = 1 << 24  # sampled numbers of a split, over all columns: 128 MiB
+POINTS = 60  # points of the coverage curve
+ROWS, PLACE = "__rows__", "__place__"
+# the columns that a row adds to the counts of its value: its split, and whether it is a positive training row
+TALLY = {name: (pl.col(SPLIT) == i).cast(pl.Int64) for i, name in enumerate(SPLITS)}
+TALLY["positives"] = ((pl.col(SPLIT) == 0) & pl.col(LABEL)).cast(pl.Int64)
 
 
-class Profiler:
-    """Collects statistics of the frames that `parse_rows` returns.
+def profile_rows(
+    data: ResolvedData, rows: Iterable[tuple[pl.DataFrame, np.ndarray]], fitted: Fitted, folder: Path | None = None
+) -> DataProfile:
+    """Return the profile of parsed rows.
 
-    Every value is counted. Moments of numbers are exact; quantiles, histograms and cells of numbers are computed from a
-    sample, which is all rows if a split has at most SAMPLE_ROWS.
+    Args:
+        rows: frames that `parse_rows` returns, and the split of each row, (rows,): 0 train, 1 validation, 2 test.
+        fitted: the transforms fitted on the same data, with vocabularies and table sizes.
+        folder: where the rows are stored meanwhile; by default that of temporary files.
     """
+    # whether rates of positives mean something: of the first label
+    has_rates = isinstance(next(iter(data.label_kinds.values()), None), BinaryLabelColumn)
+    parsed = {n: t for n, (_, t, _) in data.parsed_columns.items() if not isinstance(t, Vector)}
+    with TemporaryDirectory(dir=folder, prefix="profile-") as stored:
+        files = list[Path]()
+        for frame, which in rows:
+            texts = (n for n, t in parsed.items() if not isinstance(t, Number | Time))  # ids (encode=id) are integers
+            lists = {n for n, dtype in frame.schema.items() if dtype == pl.List}
+            columns = [pl.col(n).cast(pl.List(pl.String) if n in lists else pl.String) for n in texts]
+            is_positive = (
+                (pl.col(LABEL) > 0.5).fill_null(False) if has_rates and LABEL in frame.columns else pl.lit(False)
+            )
+            files.append(Path(stored, f"{len(files):06d}.parquet"))
+            kept = frame.with_columns(columns).select(*parsed, is_positive.alias(LABEL), pl.Series(SPLIT, which))
+            kept.write_parquet(files[-1], compression="lz4")
+        return _Profiler(data, fitted, pl.scan_parquet(files, glob=False), has_rates).result()
 
-    def __init__(self, data: ResolvedData) -> None:
-        self.data = data
-        # whether rates of positives mean something: of the first label
-        self.has_rates = isinstance(next(iter(data.label_kinds.values()), None), BinaryLabelColumn)
-        dense, sparse = data.dense_columns, data.sparse_columns
-        parsed = data.parsed_columns
-        self.times = [n for n, (_, value_type, _) in parsed.items() if isinstance(value_type, Time)]
-        self.numbers = [n for n, (_, value_type, _) in parsed.items() if isinstance(value_type, Number)] + self.times
-        values = (n for n, (_, value_type, _) in parsed.items() if isinstance(value_type, Text | RowNumber))
-        self.values = {n: ByValue() for n in values}
-        self.absent = {n: parsed[n][0].absent for n in self.values}
-        self.lengths = {n: ByValue() for n, c in sparse.items() if c.is_list}
-        cyclic = {(c.parsed, s.part) for c in dense.values() for s in c.steps if isinstance(s, Cyclic)}
-        self.parts = {key: ByValue() for key in sorted(cyclic)}
-        self.rows, self.positives = np.zeros(3, np.int64), np.zeros(3, np.int64)
-        self.missing = {n: np.zeros(3, np.int64) for n in [*self.numbers, *self.values]}
-        self.moments = {n: [Moments() for _ in SPLITS] for n in self.numbers}
-        self.distinct = {n: Distinct() for n in self.numbers}
+
+@dataclass(frozen=True)
+class _Profiler:
+    """Profiles stored rows, which have SPLIT and, in LABEL, whether they are positive."""
+
+    data: ResolvedData
+    fitted: Fitted
+    rows: pl.LazyFrame
+    has_rates: bool
+
+    @cached_property
+    def schema(self) -> pl.Schema:
+        return self.rows.collect_schema()
+
+    @cached_property
+    def numbers(self) -> dict[str, pl.Expr]:
+        """The columns of numbers and times, as Float64: times in seconds since 1970."""
+        types = {n: self.data.parsed_columns[n][1] for n in self.schema if n in self.data.parsed_columns}
+        numbers = {n: pl.col(n) for n, t in types.items() if isinstance(t, Number)}
+        times = [n for n, t in types.items() if isinstance(t, Time)]
+        return numbers | {n: pl.col(n).dt.epoch("us").cast(pl.Float64) / 1e6 for n in times}
+
+    @cached_property
+    def totals(self) -> dict[str, np.ndarray]:
+        """The rows (ROWS), positive rows (LABEL) and rows without a value, by column, of each split: (3,) each."""
+        missing = []
+        for n, dtype in self.schema.items():
+            if dtype == pl.List:
+                missing.append((pl.col(n).list.len().fill_null(0) == 0).alias(n))
+            elif n not in (SPLIT, LABEL):
+                absent = self.data.parsed_columns[n][0].absent
+                missing.append(
+                    pl.col(n).is_null() if n in self.numbers else (pl.col(n).fill_null("") == absent).alias(n)
+                )
+        sums = self.rows.group_by(SPLIT).agg(pl.len().alias(ROWS), pl.col(LABEL).sum(), *(x.sum() for x in missing))
+        every = pl.DataFrame({SPLIT: range(3)}, {SPLIT: self.schema[SPLIT]}).lazy()
+        whole = every.join(sums, on=SPLIT, how="left", maintain_order="left").fill_null(0)
+        return {s.name: s.to_numpy() for s in whole.collect(engine="streaming")}
+
+    @cached_property
+    def samples(self) -> dict[str, pl.DataFrame]:
+        """The numbers of some rows of each split, and LABEL: those whose places have the smallest hashes."""
+        sparse = self.data.sparse_columns
         width = sum((sparse[n].longest or 1) if n in sparse else 1 for n in self.numbers)  # numbers of a row, at most
         limit = max(min(SAMPLE_ROWS, SAMPLE_NUMBERS // max(width, 1)), 1)
-        self.samples = [RowSample(limit) for _ in SPLITS]
+        samples = {}
+        for i, split in enumerate(SPLITS):
+            rows = self.rows.filter(pl.col(SPLIT) == i).select(LABEL, **self.numbers)
+            if self.totals[ROWS][i] > limit:
+                rows = rows.with_row_index(PLACE).bottom_k(limit, by=pl.col(PLACE).hash())
+            samples[split] = rows.collect(engine="streaming")
+        return samples
 
-    def add(self, frame: pl.DataFrame, which: np.ndarray) -> None:
-        """Add parsed rows. which: the split of each row, (rows,): 0 train, 1 validation, 2 test."""
-        if frame.is_empty():
-            return
-        none = pl.zeros(frame.height, pl.Float32, eager=True)
-        labels = frame[LABEL].fill_null(0.0) if self.has_rates and LABEL in frame.columns else none
-        self.rows += np.bincount(which, minlength=3)
-        self.positives += np.bincount(which[labels.to_numpy() > 0.5], minlength=3)
-        rows = tally(labels, which)
-        for name, seen in self.values.items():
-            as_text = pl.List(pl.String) if frame[name].dtype == pl.List else pl.String
-            text = frame[name].cast(as_text)  # ids (encode=id) are integers
-            seen.add(text, rows)
-            self.missing[name] += np.bincount(which[_missing(text, self.absent[name])], minlength=3)
-        for name, seen in self.lengths.items():
-            seen.add(frame[name].list.len().fill_null(0).cast(pl.Int64), rows)
-        for (name, part), seen in self.parts.items():
-            seen.add(frame.select(PARTS[part][1](pl.col(name)).cast(pl.Int64)).to_series(), rows)
-        columns = [
-            frame[n].dt.epoch("us").cast(pl.Float64) / 1e6 if n in self.times else frame[n] for n in self.numbers
-        ]
-        numbers = pl.DataFrame([*columns, labels.alias(LABEL)])
-        for split, sample in enumerate(self.samples):
-            mine = which == split
-            drawn = numbers if mine.all() else numbers.filter(mine)
-            sample.add(drawn)
-            for n in self.numbers:
-                given, x = drawn[n], each_number(drawn, n)[n]
-                self.missing[n][split] += int(_missing(given, "").sum()) if n in self.lengths else x.null_count()
-                self.moments[n][split].add(x, drawn)
-                if split == 0:
-                    self.distinct[n].add(x)
+    def result(self) -> DataProfile:
+        order = dict.fromkeys([*(c.parsed for c in self.data.dense_columns.values()), *self.data.sparse])
+        features = [self._feature(n) for n in order if n in self.schema]
+        tables = [self._table(name, [f.name for f in own]) for name, own in self.fitted.features.tables.items()]
+        rows, positives = (tuple(int(n) for n in self.totals[key]) for key in (ROWS, LABEL))
+        return DataProfile(rows, positives, features, tables, self.has_rates)
 
-    def result(self, fitted: Fitted) -> DataProfile:
-        """Return the profile. fitted: the transforms fitted on the same data, with vocabularies and table sizes."""
-        return summarise(self, fitted)
+    def counts(self, value: pl.Expr) -> pl.DataFrame:
+        """Return the columns value and TALLY. A missing text is the empty text; every value of a list counts."""
+        rows = self.rows.select(value.alias("value"), **TALLY)
+        dtype = rows.collect_schema()["value"]
+        if dtype == pl.List:
+            rows = rows.explode("value").drop_nulls("value")
+        elif dtype == pl.String:
+            rows = rows.with_columns(pl.col("value").fill_null(""))
+        return rows.group_by("value").sum().collect(engine="streaming")
 
+    @cached_property
+    def values(self) -> dict[str, pl.DataFrame]:
+        """The counts of each column that holds no numbers."""
+        return {n: self.counts(pl.col(n)) for n in self.schema if n not in (*self.numbers, SPLIT, LABEL)}
 
-def _missing(values: pl.Series, absent: str) -> np.ndarray:
-    """Return (rows,) True for missing values and empty bags."""
-    if values.dtype == pl.List:
-        return (values.list.len().fill_null(0) == 0).to_numpy()
-    return (values.fill_null("") == absent).to_numpy()
+    def _feature(self, name: str) -> FeatureProfile:
+        c = self.data.sparse_columns.get(name)
+        lengths = None
+        if c is not None and c.is_list:
+            lengths = _ordered(self.counts(pl.col(name).list.len().fill_null(0).cast(pl.Int64)))
+        return FeatureProfile(
+            name=name,
+            reads=" × ".join(self.data.parsed_columns[name][0].columns),
+            encoding=_encoding(c) if c else _steps(self.data, name),
+            table=c.table if c else None,
+            missing=_shares(self.totals[name], self.totals[ROWS]),
+            lengths=lengths,
+            **(self._of_numbers(name, c) if name in self.numbers else self._of_values(name, c)),
+        )
 
+    def _of_numbers(self, name: str, c: SparseColumn | None) -> dict[str, Any]:
+        """Return the facts of a column of numbers or times."""
+        time = self.schema[name] == pl.Datetime
+        rows = each_number(self.rows.select(SPLIT, **{name: self.numbers[name]}), name)
+        x = pl.col(name)
+        std = pl.when(x.max() > x.min()).then(x.std(ddof=0)).otherwise(0.0)  # of equal values, it is a rounding error
+        facts = [x.min().alias("min"), x.max().alias("max"), x.mean().alias("mean"), std.alias("std")]
+        moments = rows.drop_nulls(name).group_by(SPLIT).agg(*facts, distinct=x.approx_n_unique())
+        by_split = {m.pop(SPLIT): m for m in moments.collect(engine="streaming").to_dicts()}
+        seen = {s: each_number(f.lazy().select(name, LABEL), name).collect() for s, f in self.samples.items()}
+        values = {s: f[name].drop_nulls().to_numpy() for s, f in seen.items()}
+        distinct = int(by_split.get(0, {}).get("distinct", 0))
+        if exact := self.samples["train"].height == self.totals[ROWS][0]:
+            distinct = len(np.unique(values["train"]))
+        spans: list[dict[str, float] | None] = []
+        for i, s in enumerate(SPLITS):
+            known = {k: v for k, v in by_split.get(i, {}).items() if k != "distinct"}
+            spans.append(known | distributions.quantiles(values[s]) if known else None)
+        histogram = distributions.histogram(list(values.values()), time=time)
+        cells = distributions.cells(seen, name, time=time)
+        cyclic = {
+            s.part
+            for d in self.data.dense_columns.values()
+            if d.parsed == name
+            for s in d.steps
+            if isinstance(s, Cyclic)
+        }
+        parts = {part: _ordered(self.counts(PARTS[part][1](x).cast(pl.Int64))) for part in sorted(cyclic)}
+        drifts = [_drifts(p) for p in parts.values()] or [_drifts(cells)]  # a model sees the parts, not the time
+        return {
+            "kind": "time" if time else "quantiles" if c else "dense",
+            "distinct": distinct,
+            "exact": exact,
+            "oov": None,
+            "cells": cells,
+            "drift": (_largest([d[0] for d in drifts]), _largest([d[1] for d in drifts])),
+            "iv": max(_information_value(p) for p in ([*parts.values()] or [cells])),
+            "numbers": Numbers(spans, histogram, self.samples["train"].height, int(self.totals[ROWS][0])),
+            "parts": parts,
+            "is_time": time,
+        }
 
-def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
-    """Return the profile of the rows added so far. fitted: the transforms fitted on the same data."""
-    counts = {n: seen.result() for n, seen in profiler.values.items()}
-    samples = {s: sample.result() for s, sample in zip(SPLITS, profiler.samples, strict=True) if sample.seen}
-    empty = next(iter(samples.values())).clear()
-    samples = {s: samples.get(s, empty) for s in SPLITS}
-    features = [_number(profiler, n, samples) for n in profiler.numbers]
-    features += [_value(profiler, fitted, n, c) for n, c in counts.items()]
-    order = {
-        n: i for i, n in enumerate([*(c.parsed for c in profiler.data.dense_columns.values()), *profiler.data.sparse])
-    }
-    features.sort(key=lambda f: order[f.name])
-    rows, positives = (tuple(int(n) for n in x) for x in (profiler.rows, profiler.positives))
-    columns, tables = fitted.data.sparse_columns, []
-    for name, own in fitted.features.tables.items():
-        encoder = columns[own[0].name].encoder
-        names = tuple(f.name for f in own)
+    def _of_values(self, name: str, c: SparseColumn | None) -> dict[str, Any]:
+        """Return the facts of a column of other values."""
+        counts = self.values[name]
+        cells, known = value_cells(counts, self.data.parsed_columns[name][0].absent), counts.filter(pl.col("train") > 0)
+        distinct = known.height
+        if c is not None and c.encoder.vocabulary is not None:
+            known = counts.join(self.fitted.vocabularies[c.table].select("value"), on="value", how="semi")
+        if c is None:
+            step = self.data.dense_columns[name].steps[0]
+            kind = "count" if isinstance(step, Count) else "target" if isinstance(step, Target) else "dense"
+        else:
+            kind = "cross" if isinstance(c.source, Cross) else "bag" if c.is_list else "sparse"
+            kind += c.encoder.suffix
+        return {
+            "kind": kind,
+            "distinct": distinct,
+            "exact": True,
+            "oov": None if c and c.encoder.vocabulary is None else unknown_share(counts, known),
+            "cells": cells,
+            "drift": _drifts(cells),
+            "iv": _information_value(cells),
+        }
+
+    def _table(self, name: str, features: list[str]) -> Table:
+        """Return the sizes of an embedding table and its lookups in training. features: names of those that share it"""
+        columns, names = self.data.sparse_columns, tuple(features)
+        encoder, rows = columns[names[0]].encoder, self.fitted.features.tables[name][0].cardinality
         if encoder.ranges is not None:
-            tables.append(Table(name, names, own[0].cardinality, encoder, 1, encoder.ranges, 0))
-            continue
-        whole = counts[names[0]]
-        if len(names) > 1:
-            whole = pl.concat(counts[n] for n in names).group_by("value").sum()
-        seen = whole.filter(pl.col("train") > 0)["value"]
+            return Table(name, names, rows, encoder, 1, encoder.ranges, 0)
+        whole = pl.concat(self.values[n] for n in names).group_by("value").sum()
         used = None
         if encoder.vocabulary is None and isinstance(encoder.value_type, Text):  # values may share rows
-            used = encoder.look_up(seen, fitted.encoders.get(names[0], [])).n_unique()
+            seen = whole.filter(pl.col("train") > 0)["value"]
+            used = encoder.look_up(seen, self.fitted.encoders.get(names[0], [])).n_unique()
         elif encoder.vocabulary is not None:
             encoder = Vocabulary.strictest(columns[n].encoder for n in names)
-        tables.append(tallies.table(name, names, own[0].cardinality, encoder, whole, used))
-    return DataProfile(rows, positives, features, tables, profiler.has_rates)
+        return _sizes(name, names, rows, encoder, whole, used)
 
 
-def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> FeatureProfile:
-    time, sparse = name in profiler.times, profiler.data.sparse_columns
-    seen = {s: each_number(f, name) for s, f in samples.items()}
-    values = {s: f[name].drop_nulls().to_numpy() for s, f in seen.items()}
-    spans: list[dict[str, float] | None] = []
-    for s, m in zip(SPLITS, profiler.moments[name], strict=True):
-        spans.append({**m.params(), **distributions.quantiles(values[s])} if m.n else None)
-    shown = Numbers(
-        spans,
-        distributions.histogram(list(values.values()), time=time),
-        samples["train"].height,
-        profiler.samples[0].seen,
-    )
-    cells = distributions.cells(seen, name, time=time)
-    parts = {part: _ordered(s.result()) for (n, part), s in profiler.parts.items() if n == name}
-    drifts = [_drifts(p) for p in parts.values()] or [_drifts(cells)]  # a model sees the parts, not the time
-    c = sparse.get(name)
-    return FeatureProfile(
-        name=name,
-        kind="time" if time else "quantiles" if c else "dense",
-        reads=profiler.data.parsed_columns[name][0].column,
-        encoding=_encoding(c) if c else _steps(profiler, name),
-        table=c.table if c else None,
-        missing=_shares(profiler.missing[name], profiler.rows),
-        distinct=profiler.distinct[name].count,
-        exact=profiler.distinct[name].exact,
-        oov=None,
-        cells=cells,
-        drift=(_largest([d[0] for d in drifts]), _largest([d[1] for d in drifts])),
-        iv=max(_information_value(x) for x in ([*parts.values()] or [cells])),
-        numbers=shown,
-        lengths=_ordered(profiler.lengths[name].result()) if name in profiler.lengths else None,
-        parts=parts,
-        is_time=time,
-    )
+def each_number(rows: pl.LazyFrame, name: str) -> pl.LazyFrame:
+    """Return the rows, with a row for each number of a list in the column `name`; an empty list has none."""
+    if rows.collect_schema()[name] != pl.List:
+        return rows
+    return rows.filter(pl.col(name).list.len() > 0).explode(name)
 
 
-def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) -> FeatureProfile:
-    c = profiler.data.sparse_columns.get(name)
-    cells = tallies.cells(counts, profiler.absent[name])
-    known = counts.filter(pl.col("train") > 0)
-    if c is not None and c.encoder.vocabulary is not None:
-        known = counts.join(fitted.vocabularies[c.table].select("value"), on="value", how="semi")
-    if c is None:
-        steps = profiler.data.dense_columns[name].steps
-        kind = "count" if isinstance(steps[0], Count) else "target" if isinstance(steps[0], Target) else "dense"
-    else:
-        kind = "cross" if isinstance(c.source, Cross) else "bag" if c.is_list else "sparse"
-        kind += c.encoder.suffix
-    return FeatureProfile(
-        name=name,
-        kind=kind,
-        reads=" × ".join(profiler.data.parsed_columns[name][0].columns),
-        encoding=_encoding(c) if c else _steps(profiler, name),
-        table=c.table if c else None,
-        missing=_shares(profiler.missing[name], profiler.rows),
-        distinct=int((counts["train"] > 0).sum()),
-        exact=True,
-        oov=None if c and c.encoder.vocabulary is None else tallies.unknown_share(counts, known),
-        cells=cells,
-        drift=_drifts(cells),
-        iv=_information_value(cells),
-        lengths=_ordered(profiler.lengths[name].result()) if name in profiler.lengths else None,
-    )
+def value_cells(counts: pl.DataFrame, absent: str) -> pl.DataFrame:
+    """Return a cell for each of the most frequent training values and one for all others.
+
+    Args:
+        counts: value and TALLY.
+        absent: the text of a missing value.
+    """
+    order = counts.filter(pl.col("train") > 0).sort(["train", "value"], descending=[True, False])
+    top = order.head(TOP)
+    named = pl.when(pl.col("value") == absent).then(pl.lit("")).otherwise(pl.col("value")).alias("label")
+    shown = top.select(named, (pl.col("value") == absent).alias("special"), *TALLY)
+    rest = counts.select(*TALLY).sum() - top.select(*TALLY).sum()
+    if rest.select(SPLITS).sum_horizontal().item():
+        n = counts.height - top.height
+        label = pl.DataFrame({"label": [f"all {n:,} others" if n > 1 else "one other"], "special": [True]})
+        shown = pl.concat([shown, pl.concat([label, rest], how="horizontal")])
+    return shown
+
+
+def unknown_share(counts: pl.DataFrame, known: pl.DataFrame) -> tuple[float | None, float | None]:
+    """Return the share of lookups in validation and in test whose value is not in `known`."""
+    total, known_total = counts.select(SPLITS).sum(), known.select(SPLITS).sum()
+    validation, test = (1 - known_total[s].item() / n if (n := total[s].item()) else None for s in SPLITS[1:])
+    return validation, test
+
+
+def _sizes(
+    name: str, features: tuple[str, ...], rows: int, encoder: Encoder, counts: pl.DataFrame, used: int | None
+) -> Table:
+    """Return the table. counts: value and TALLY; used: see Table"""
+    train = counts.filter(pl.col("train") > 0)["train"].to_numpy()
+    min_count = 1 if encoder.vocabulary is None else max(encoder.vocabulary.min_count, 1)
+    coverage = None  # some numbers n, and the share of training lookups that the n most frequent values have
+    if len(train) >= 3:
+        covered = np.cumsum(np.sort(train)[::-1]) / train.sum()
+        at = np.unique(np.geomspace(1, len(train), POINTS).round().astype(int))
+        coverage = (at, covered[at - 1])
+    # a table has one row more than it has frequent values, for the rare ones
+    least = np.array(sorted({*MIN_COUNTS, min_count}))
+    kept = [train[train >= n] for n in least]
+    total = max(int(train.sum()), 1)
+    covers = [int(k.sum()) / total for k in kept]
+    thresholds = pl.DataFrame({"min_count": least, "rows": [len(k) + 1 for k in kept], "covered": covers})
+    return Table(name, features, rows, encoder, min_count, len(train), int(train.sum()), used, thresholds, coverage)
 
 
 def _ordered(counts: pl.DataFrame) -> pl.DataFrame:
     """Return cells of small whole numbers in order (lengths of bags, parts of times), by powers of two if many."""
     label = pl.col("value").cast(pl.String)
-    if counts.height > 2 * tallies.TOP:
+    if counts.height > 2 * TOP:
         least = 2 ** pl.col("value").clip(1).log(2).floor().cast(pl.Int64)
         counts = counts.with_columns(least.alias("value")).group_by("value").sum()
         label = pl.when(pl.col("value") > 1).then(pl.format("{} – {}", "value", pl.col("value") * 2 - 1))
@@ -227,9 +330,9 @@ def _shares(part: np.ndarray, whole: np.ndarray) -> tuple[float | None, ...]:
     return tuple(float(p / w) if w else None for p, w in zip(part, whole, strict=True))
 
 
-def _steps(profiler: Profiler, parsed: str) -> str:
+def _steps(data: ResolvedData, parsed: str) -> str:
     """Return the steps of a dense column as text, such as: fill 0, log, standardise."""
-    mine = [c for c in profiler.data.dense_columns.values() if c.parsed == parsed]
+    mine = [c for c in data.dense_columns.values() if c.parsed == parsed]
     if isinstance(mine[0].steps[0] if mine[0].steps else None, Cyclic):
         parts = dict.fromkeys(s.part for c in mine for s in c.steps if isinstance(s, Cyclic))
         return f"{', '.join(WAVES)} of {', '.join(parts)}"
@@ -247,8 +350,6 @@ def _steps(profiler: Profiler, parsed: str) -> str:
 
 def _encoding(c: SparseColumn) -> str:
     """Return how a sparse feature becomes ids, as text, such as: min_count 15, mean."""
-    how = c.encoder.describe()
-    if c.encoder.ranges is not None and c.is_list:
-        how = how.replace("rows", "lookups")
-        how = f"ages of earlier rows, in {how}" if isinstance(c.look_back, Age) else how
+    how = ", ".join(f"{k} {v:,}" for k, v in vars(c.encoder).items() if isinstance(v, int))
+    how = f"ages of earlier rows, {how}" if isinstance(c.look_back, Age) else how
     return f"{how}, {c.pooling}" if c.is_list else how

@@ -71,7 +71,7 @@ def _opened(file: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStre
 
 
 class Arrow(RawFormat):
-    """Arrow IPC files (Feather), whose ranges are record batches, and streams, which are read as a whole."""
+    """Arrow IPC files (Feather) and streams, which are read as a whole, batch by batch."""
 
     name = "arrow"
     suffixes = (".arrow", ".feather")
@@ -84,25 +84,17 @@ class Arrow(RawFormat):
         except UNREADABLE as e:
             raise UserError(f"{file}: not an Arrow IPC file ({one_line(e)})") from e
 
-    def ranges(self, source: SourceConfig, file: Path) -> list[FileRange]:
-        with _opened(file) as reader:
-            if not isinstance(reader, pa.ipc.RecordBatchFileReader):
-                return [WHOLE]
-            sizes = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-        return group_ranges(sizes, self.range_rows)
-
     def read(
         self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
     ) -> Iterator[Block]:
-        return blocks_of(source, file, _batches(file, file_range, projection), "Arrow IPC")
+        return blocks_of(source, file, _batches(file, projection), "Arrow IPC")
 
 
-def _batches(file: Path, file_range: FileRange, projection: Projection) -> Iterator[pa.RecordBatch]:
+def _batches(file: Path, projection: Projection) -> Iterator[pa.RecordBatch]:
     with _opened(file) as reader:
         names = projected(reader.schema.names, projection)
         if isinstance(reader, pa.ipc.RecordBatchFileReader):
-            stop = reader.num_record_batches if file_range.stop is None else file_range.stop
-            batches: Iterable[pa.RecordBatch] = (reader.get_batch(i) for i in range(file_range.start, stop))
+            batches: Iterable[pa.RecordBatch] = map(reader.get_batch, range(reader.num_record_batches))
         else:
             batches = reader
         for batch in batches:

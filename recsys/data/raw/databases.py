@@ -1,6 +1,6 @@
 """Read tables that are not files: results of SQL queries, Delta Lake and Iceberg tables.
 
-Their rows are written to Parquet files first, from which all passes read (recsys/data/prepare/stored_rows.py).
+Their rows are written to Parquet files first, from which all passes read (recsys/data/prepare/plan_build.py).
 """
 
 import re
@@ -16,11 +16,13 @@ from threading import Event, Thread
 from typing import Any, ClassVar
 
 import polars as pl
+import pyarrow as pa
 
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra, is_installed
 from recsys.base.secrets import mask_text
 from recsys.data.features.blocks import one_line
+from recsys.data.raw.arrow_files import polars_frame
 from recsys.data.raw.raw_files import is_remote, natural_sort
 from recsys.schema.source_schema import SourceConfig
 
@@ -264,14 +266,10 @@ def _batches(reader: Any) -> Iterator[pl.DataFrame]:
     """Yield the batches of a RecordBatchReader; at least one, so that the columns are known."""
     any_rows = False
     for batch in reader:
-        frame = pl.from_arrow(batch)
-        assert isinstance(frame, pl.DataFrame)
-        any_rows = any_rows or frame.height > 0
-        yield frame
+        any_rows = any_rows or batch.num_rows > 0
+        yield polars_frame(pa.Table.from_batches([batch]))
     if not any_rows:
-        empty = pl.from_arrow(reader.schema.empty_table())
-        assert isinstance(empty, pl.DataFrame)
-        yield empty
+        yield polars_frame(reader.schema.empty_table())
 
 
 def _sqlalchemy(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:

@@ -1,5 +1,7 @@
 """Clean text, add joined and derived columns, and list the raw columns that a config's features read."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -149,7 +151,7 @@ class FeatureInputs:
     derive: dict[str, str]
 
     @classmethod
-    def from_config(cls, data: ResolvedData) -> "FeatureInputs":
+    def from_config(cls, data: ResolvedData) -> FeatureInputs:
         columns = {column for _, column in data.raw_columns} | {*data.conditions}
         if data.group is not None:
             columns |= {data.group.by, *filter(None, [data.group.order])}
@@ -158,7 +160,7 @@ class FeatureInputs:
         return cls.of_columns(data, columns)
 
     @classmethod
-    def of_columns(cls, data: ResolvedData, columns: set[str]) -> "FeatureInputs":
+    def of_columns(cls, data: ResolvedData, columns: set[str]) -> FeatureInputs:
         """Return what these columns, of the files, joined or derived, are made of."""
         derive: dict[str, str] = {}
         sides: dict[int, list[str]] = {}

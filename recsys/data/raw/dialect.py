@@ -24,10 +24,9 @@ if interrupts.installed():  # Arrow's own handlers lose a signal that comes whil
     pa.enable_signal_handlers(False)
 
 LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
-HEAD_BYTES = 1 << 20  # read at the beginning of a file
+HEAD_BYTES, HEAD_LINES = 1 << 20, 10_000  # read at the beginning of a file
 SPACES = "\\s+"  # the separator that stands for any run of spaces and TABs
 BREAK = "\x1e"  # takes the place of line breaks within quotes: ASCII's record separator
-CARRIAGE = "\ue00d"  # takes the place of carriage returns within lines, which pyarrow reads as line ends: private use
 UNIT = "\x1f"  # takes the place of separators of several characters: ASCII's unit separator
 TRAILING = "__trailing__"  # the name of the empty last column of lines that end with a separator
 EXCEL = re.compile(rb"\Asep=[^\n]\r?\n")  # the first line that Excel writes to name the separator
@@ -70,9 +69,9 @@ def check_line_ends(text: str, file: Path) -> None:
 
 
 def without_carriages(text: bytes) -> bytes:
-    """Return lines that end in line feeds alone. CARRIAGE takes the place of the carriage returns within lines."""
+    """Return lines that end in line feeds alone. Carriage returns within lines become spaces."""
     text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
-    return re.sub(rb"\r+(?=\n|\Z)", b"", text).replace(b"\r", CARRIAGE.encode()) if b"\r" in text else text
+    return re.sub(rb"\r+(?=\n|\Z)", b"", text).replace(b"\r", b" ") if b"\r" in text else text
 
 
 def delimiter(source: TextConfig) -> str:
@@ -188,7 +187,7 @@ def read_head(source: SourceConfig, file: Path) -> Head:
                 given = pacsv.open_csv(line, parse_options=parse_options(source)).schema.names
             except pa.ArrowInvalid as e:
                 raise UserError(f"{file}: its first line is not a header ({one_line(e)})") from e
-            names = [n.replace(BREAK, " ").replace(CARRIAGE, " ").strip(BLANK) for n in given]
+            names = [n.replace(BREAK, " ").strip(BLANK) for n in given]
             names = names[:-1] if len(names) > 1 and not names[-1] else names
     elif not names:
         raise UserError("data.source.columns: missing; files without a header need it")
@@ -214,7 +213,7 @@ def head_lines(source: SourceConfig, file: Path) -> list[bytes]:
     start = text[: 1 << 12]
     if start.count("\0") > len(start) // 100 or start.count(NOT_TEXT) > len(start) // 4:
         hint = "" if source.encoding != "utf-8" else "; if it is text, set data.source.encoding, such as utf-16"
-        raise UserError(f"{file}: not {source.format}: it does not begin with {_encoding(source)} text{hint}")
+        raise UserError(f"{file}: not {source.format}: it does not begin with {source.encoding.upper()} text{hint}")
     if source.format == "csv" and re.match(r'\s*\{\s*"', start):
         raise UserError(f"{file}: not csv but JSON; set data.source.format=jsonl")
     check_line_ends(text, file)
@@ -222,12 +221,8 @@ def head_lines(source: SourceConfig, file: Path) -> list[bytes]:
     first, *rest = lines.split(b"\n")
     if source.header and source.format == "csv" and NOT_TEXT in first.decode():
         hint = "; set data.source.encoding, such as latin-1" if source.encoding == "utf-8" else ""
-        raise UserError(f"{file}: its header is not {_encoding(source)} text{hint}")
+        raise UserError(f"{file}: its header is not {source.encoding.upper()} text{hint}")
     return [first, *rest]
-
-
-def _encoding(source: TextConfig) -> str:
-    return source.encoding.upper()
 
 
 def parse_options(source: TextConfig, handler: Callable[[pacsv.InvalidRow], str] | None = None) -> pacsv.ParseOptions:
@@ -246,18 +241,21 @@ def _fields(source: SourceConfig, line: bytes) -> list[str]:
     """Return the fields of a line."""
     line = one_separator(source, line)
     try:
-        options = pacsv.ReadOptions(autogenerate_column_names=True, use_threads=False)
-        return [
-            f"{c[0]}"
-            for c in pacsv.read_csv(
-                pa.BufferReader(line + b"\n"),
-                options,
-                parse_options(source),
-                pacsv.ConvertOptions(strings_can_be_null=False, null_values=[]),
-            )
-        ]
+        table = pacsv.read_csv(
+            pa.BufferReader(line + b"\n"),
+            pacsv.ReadOptions(autogenerate_column_names=True, use_threads=False),
+            parse_options(source),
+            pacsv.ConvertOptions(strings_can_be_null=False, null_values=[]),
+        )
+        return [f"{column[0]}" for column in table]
     except pa.ArrowInvalid:
         return line.decode(errors="replace").split(delimiter(source))
+
+
+def first_lines(source: SourceConfig, file: Path) -> list[bytes]:
+    """Return up to HEAD_LINES of the first lines of a file, each of which is one value."""
+    lines = head_lines(whole_lines(source), file)
+    return lines[: max(min(len(lines) - 1, HEAD_LINES), 1)]  # the last one may be cut
 
 
 def whole_lines(source: SourceConfig) -> SourceConfig:

@@ -24,36 +24,31 @@ BLOCK_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Consecutive rows of one file, from byte `offset` on."""
-
-    file: Path
-    offset: int
-    rows: int
-
-
-@dataclass(frozen=True)
 class FixedPart:
-    """Some of the columns: one row after another through the segments; a row has one field of `dtype` per column."""
+    """Some of the columns, in arrays of one file each: (rows,) with a field per column, or (rows, columns)."""
 
     columns: tuple[str, ...]
-    dtype: np.dtype
-    segments: tuple[Segment, ...]
+    arrays: dict[Path, np.ndarray]
 
     @property
     def rows(self) -> int:
-        return sum(s.rows for s in self.segments)
+        return sum(map(len, self.arrays.values()))
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Read rows [start, stop), across files."""
-        arrays, first = [], 0
-        for s in self.segments:
-            a, b = max(start - first, 0), min(stop - first, s.rows)
-            if a < b:
-                at = s.offset + a * self.dtype.itemsize
-                arrays.append(np.fromfile(s.file, self.dtype, count=b - a, offset=at))
-            first += s.rows
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    def read(self, start: int, stop: int) -> list[pl.Series]:
+        """Read the columns of rows [start, stop), across files."""
+        pieces, first = [], 0
+        for array in self.arrays.values():
+            pieces.append(np.array(array[max(start - first, 0) : max(stop - first, 0)]))
+            first += len(array)
+        rows, columns = np.concatenate(pieces), []
+        for i, name in enumerate(self.columns):
+            column = rows[rows.dtype.names[i]] if rows.dtype.names else rows[:, i]
+            if column.dtype == np.float16:  # polars has no float16; float32 holds every value exactly
+                column = column.astype(np.float32)
+            if column.dtype == np.bool_:  # so that a byte of 2 is not taken for a valid label
+                column = column.view(np.uint8)
+            columns.append(pl.Series(name, np.ascontiguousarray(column, column.dtype.newbyteorder("="))))
+        return columns
 
 
 class FixedWidth(RawFormat):
@@ -69,15 +64,15 @@ class FixedWidth(RawFormat):
         first = parts[0]
         for part in parts[1:]:
             if part.rows != first.rows:
-                name, other = part.segments[0].file, first.segments[0].file
+                name, other = next(iter(part.arrays)), next(iter(first.arrays))
                 raise UserError(f"{name}: {part.rows} rows, but {other} has {first.rows}; both must hold the same rows")
         return parts
 
     def files(self, source: SourceConfig, file: Path) -> list[Path]:
-        return [s.file for part in self._parts(source, file) for s in part.segments]
+        return [f for part in self._parts(source, file) for f in part.arrays]
 
     def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
-        return _frame(self._parts(source, file), 0, 0)
+        return pl.DataFrame([c for part in self._parts(source, file) for c in part.read(0, 0)])
 
     def ranges(self, source: SourceConfig, file: Path) -> list[FileRange]:
         n = self._parts(source, file)[0].rows
@@ -95,30 +90,9 @@ class FixedWidth(RawFormat):
             parts = [p for p in parts if projection.columns & set(p.columns)] or parts[:1]
         for a in range(file_range.start, stop, BLOCK_ROWS):
             b = min(a + BLOCK_ROWS, stop)
-            try:
-                frame = _frame(parts, a, b)
-            except OSError as e:
-                raise UserError(f"{file}: cannot read the rows from {a + 1} on ({one_line(e)})") from e
+            frame = pl.DataFrame([c for part in parts for c in part.read(a, b)])
             lines = pl.int_range(a - file_range.start + 1, b - file_range.start + 1, dtype=pl.Int64).alias(LINE)
             yield Block(file, frame.with_columns(lines), lines=b - file_range.start)
-
-
-def _frame(parts: list[FixedPart], start: int, stop: int) -> pl.DataFrame:
-    columns: list[pl.Series] = []
-    for part in parts:
-        values = part.read(start, stop) if stop > start else np.empty(0, part.dtype)
-        for i, name in enumerate(part.columns):
-            column = values[f"f{i}"]
-            if column.dtype == np.float16:  # polars has no float16; float32 holds every value exactly
-                column = column.astype(np.float32)
-            columns.append(pl.Series(name, np.ascontiguousarray(column, column.dtype.newbyteorder("="))))
-    return pl.DataFrame(columns)
-
-
-def _row_type(dtypes: list[np.dtype]) -> np.dtype:
-    """Return the dtype of a row. Booleans are read as uint8, so that a byte of 2 is not taken for a valid label."""
-    plain = [np.dtype(np.uint8) if d == np.bool_ else d for d in dtypes]
-    return np.dtype([(f"f{i}", d) for i, d in enumerate(plain)])
 
 
 class SplitBinary(FixedWidth):
@@ -130,8 +104,7 @@ class SplitBinary(FixedWidth):
     def find_parts(self, source: SourceConfig, file: Path) -> list[FixedPart]:
         parts = []
         for c in source.parts[str(file)]:
-            dtype = _row_type([np.dtype(d).newbyteorder("<") for d in c.dtypes])
-            segments = []
+            dtype, arrays = np.dtype([("", np.dtype(d).newbyteorder("<")) for d in c.dtypes]), {}
             for name in c.files:
                 size = _size(Path(name), ", ".join(c.columns))
                 if size % dtype.itemsize:
@@ -140,8 +113,8 @@ class SplitBinary(FixedWidth):
                         f"{name}: {size} bytes are not a whole number of rows of {dtype.itemsize} bytes "
                         f"({len(c.columns)} x {types}); check its dtypes in the feature specification"
                     )
-                segments.append(Segment(Path(name), 0, size // dtype.itemsize))
-            parts.append(FixedPart(tuple(c.columns), dtype, tuple(segments)))
+                arrays[Path(name)] = np.memmap(name, dtype, mode="r") if size else np.empty(0, dtype)
+            parts.append(FixedPart(tuple(c.columns), arrays))
         return parts
 
 
@@ -170,15 +143,11 @@ class Npy(FixedWidth):
             _size(own, ", ".join(columns[:3]) + (", ..." if len(columns) > 3 else ""))
             try:
                 array = np.load(own, mmap_mode="r", allow_pickle=False)
-                assert isinstance(array, np.memmap)
-            except (ValueError, OSError, EOFError, AssertionError) as e:
+            except (ValueError, OSError, EOFError) as e:
                 raise UserError(f"{own}: not a NumPy array of numbers, or truncated ({one_line(e)})") from e
             width = array.shape[1] if array.ndim == 2 else 1
             if array.ndim not in (1, 2) or width != len(columns) or array.dtype.kind not in "biuf":
                 contents = f"{'x'.join(map(str, array.shape))} of {array.dtype}"
                 raise UserError(f"{own}: holds {contents}, not rows of {len(columns)} numbers ({columns[0]}, ...)")
-            if not array.flags.c_contiguous:
-                raise UserError(f"{own}: is in Fortran (column-major) order; save np.ascontiguousarray(array) instead")
-            segment = Segment(own, array.offset, array.shape[0])
-            parts.append(FixedPart(tuple(columns), _row_type([array.dtype] * width), (segment,)))
+            parts.append(FixedPart(tuple(columns), {own: array.reshape(len(array), width)}))
         return parts

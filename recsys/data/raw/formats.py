@@ -10,11 +10,10 @@ from recsys.data.features.blocks import Block
 from recsys.data.raw import nested
 from recsys.data.raw.arrow_files import Arrow, Parquet
 from recsys.data.raw.byte_ranges import ALL, UNREADABLE, WHOLE, FileRange, Projection, open_bytes
-from recsys.data.raw.csv_files import Csv, LibFm, Lists, SplitCsv
+from recsys.data.raw.csv_files import Csv, LibFm, Lists, SplitCsv, SvmLight
 from recsys.data.raw.fixed_width import Npy, SplitBinary
 from recsys.data.raw.json_lines import Json, JsonLines
 from recsys.data.raw.raw_format import RawFormat, check_names
-from recsys.data.raw.svmlight import SvmLight
 from recsys.schema.source_schema import SourceConfig
 
 FORMATS: dict[str, RawFormat] = {

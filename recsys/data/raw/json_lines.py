@@ -15,14 +15,13 @@ import polars as pl
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import LINE, BadRow, Block, numbered, one_line
 from recsys.data.raw.byte_ranges import ALL, UNREADABLE, FileRange, Projection, open_bytes
-from recsys.data.raw.dialect import head_lines, whole_lines
+from recsys.data.raw.dialect import first_lines, whole_lines
 from recsys.data.raw.nested import leaves
 from recsys.data.raw.raw_format import RawFormat, TextFormat
 from recsys.data.raw.text import read_csv
 from recsys.files.json_text import parse_json
 from recsys.schema.source_schema import SourceConfig
 
-HEAD_LINES = 10_000
 TEXT = "text"  # the column of a line's text
 
 # None: only nulls so far; VALUE: text, a number, true or false; a list of one tree: a list; a dict: an object
@@ -54,7 +53,7 @@ class JsonLines(TextFormat):
         dtype = _dtype(tree)
         columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
         for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
-            decoded, bad = _decode(block.frame, dtype, tree, str(file))
+            decoded, bad = _decode(block.frame, dtype, str(file))
             block.bad += bad
             block.frame = decoded.select(*columns, LINE)
             yield block
@@ -62,8 +61,8 @@ class JsonLines(TextFormat):
 
 def _tree(source: SourceConfig, file: Path) -> dict[str, Any]:
     tree: Tree = {}
-    lines = head_lines(whole_lines(source), file)
-    for line in lines[: max(min(len(lines) - 1, HEAD_LINES), 1)]:  # the last one may be cut
+    lines = first_lines(source, file)
+    for line in lines:
         value = _object(line.decode())
         tree = tree if value is None else _merged(tree, _shape(value))
     if not isinstance(tree, dict) or not tree:
@@ -167,7 +166,7 @@ def _read_whole(file: Path) -> Block:
             raise UserError(f"{file}: holds an array without objects; each element must be one, such as {{...}}")
         dtype = _dtype(tree)
         texts = pl.DataFrame({TEXT: [json.dumps(value) for value in content]})
-        decoded, bad = _decode(numbered(file, texts, 1).frame, dtype, tree, str(file))
+        decoded, bad = _decode(numbered(file, texts, 1).frame, dtype, str(file))
         columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
         return Block(file, decoded.select(*columns, LINE), bad, lines=len(content))
     if not isinstance(content, dict) or any(isinstance(v, dict) for v in content.values()):
@@ -180,7 +179,7 @@ def _read_whole(file: Path) -> Block:
     return numbered(file, pl.DataFrame({"key": list(content), "value": values}, schema), 1)
 
 
-def _decode(frame: pl.DataFrame, dtype: pl.DataType, tree: Tree, file: str) -> tuple[pl.DataFrame, list[BadRow]]:
+def _decode(frame: pl.DataFrame, dtype: pl.DataType, file: str) -> tuple[pl.DataFrame, list[BadRow]]:
     """Return the lines with TEXT decoded, and those that cannot be."""
     decode = pl.col(TEXT).str.json_decode(dtype)
     try:
@@ -188,33 +187,12 @@ def _decode(frame: pl.DataFrame, dtype: pl.DataType, tree: Tree, file: str) -> t
     except pl.exceptions.PolarsError:
         pass  # at least one line is wrong; find out which
     bad, good = [], []
-    for text, line in frame.select(TEXT, LINE).iter_rows():
-        value, reason = _object(text), None
-        if value is None:
-            reason = "not a JSON object"
-        elif (path := _misfit(value, tree)) is not None:
-            reason = f"{path} holds another kind of value than in the first lines"
-        else:
-            try:
-                pl.Series([text], dtype=frame.schema[TEXT]).str.json_decode(dtype)
-            except pl.exceptions.PolarsError:
-                reason = "not JSON that can be decoded"
-        good.append(reason is None)
-        if reason is not None:
+    for i, (text, line) in enumerate(frame.select(TEXT, LINE).iter_rows()):
+        try:
+            frame[i].select(decode)
+            good.append(i)
+        except pl.exceptions.PolarsError:
+            known = _object(text) is not None
+            reason = "holds another kind of value than the first lines" if known else "not a JSON object"
             bad.append(BadRow(file, line, reason, text))
-    return frame.filter(pl.Series(good)).with_columns(decode), bad
-
-
-def _misfit(value: object, tree: Tree, path: str = "") -> str | None:
-    """Return the path of a value that the tree has no room for."""
-    if value is None:
-        return None
-    if isinstance(tree, dict):
-        if not isinstance(value, dict):
-            return path
-        parts = (_misfit(value.get(k), inner, f"{path}.{k}" if path else k) for k, inner in tree.items())
-        return next((p for p in parts if p is not None), None)
-    if isinstance(tree, list):
-        values = value if isinstance(value, list) else [value]
-        return next((p for v in values if (p := _misfit(v, tree[0], path)) is not None), None)
-    return path if isinstance(value, dict | list) else None
+    return frame[good].with_columns(decode), bad

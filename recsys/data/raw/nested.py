@@ -82,15 +82,9 @@ def check_explode(source: SourceConfig, file: Path, frame: pl.DataFrame, optiona
             raise UserError(f"data.source.explode: {file.name} has no column {path}{near}")
         for name in names:
             dtype = frame.schema[name]
-            if dtype == pl.String and separator is None:
-                why = f'is text; name the separator of its elements: explode: {{{path}: " "}}'
-            elif dtype != pl.String and separator is not None:
-                why = f"is {dtype}, not text, so it needs no separator: explode: [{path}]"
-            elif not isinstance(dtype, pl.String | pl.List | pl.Array):
-                why = f"is {dtype}, not a list"
-            else:
-                continue
-            raise UserError(f"data.source.explode: {file.name}: column {name} {why}")
+            if dtype != pl.String if separator is not None else not isinstance(dtype, pl.List | pl.Array):
+                why = f'is {dtype}; a list needs no separator (explode: [{path}]), and text needs one ({{{path}: " "}})'
+                raise UserError(f"data.source.explode: {file.name}: column {name} {why}")
 
 
 def explode_types(source: SourceConfig, frame: pl.DataFrame) -> pl.DataFrame:

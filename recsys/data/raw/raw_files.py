@@ -73,6 +73,12 @@ def resolve_path(name: str, key: str) -> Path:
     return path
 
 
+def beside_root(root: str | None, file: str) -> Path:
+    """Return the path of a file in the folder data.root, or beside the file that it is."""
+    path = resolve_path(root or ".", "data.root")
+    return (path.parent if path.is_file() else path) / file
+
+
 def list_remote_files(pattern: str, key: str) -> list[Path]:
     """Return the remote files that a path, a folder or a glob names, sorted; empty if a glob matches none."""
     folder, rest = divided(pattern)

@@ -26,7 +26,7 @@ from recsys.data.raw.derive import (
 )
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
 from recsys.data.raw.nested import check_explode
-from recsys.data.raw.raw_files import Outputs, is_output, is_remote, natural_sort, partitions, resolve_path
+from recsys.data.raw.raw_files import Outputs, beside_root, is_output, is_remote, natural_sort, partitions, resolve_path
 from recsys.data.raw.raw_format import repeated
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
@@ -35,7 +35,6 @@ from recsys.files.user_files import problem_of
 from recsys.schema.data_schema import LabelConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
 
-MAX_COMPARED = 20  # files whose columns an error compares
 _TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
 
 
@@ -153,20 +152,9 @@ def check_columns(
         filter_rows(data.where, frame)
     names = frame.columns
     for key, column in [*data.raw_columns, *_group_columns(data), *(_split_columns(data) if sides is None else [])]:
-        if column not in names and sides is None:
-            _check_other_files(data, key, data.source.rename.get(column, column), file)
-        _check_column(key, column, file, names)
-
-
-def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) -> None:
-    """Raise UserError that says how to read `file` if one of the other files has a column that it lacks."""
-    if data.split.by == "files" or not FORMATS[data.source.format].names_columns:
-        return
-    for other in find_files(data)[-MAX_COMPARED:]:
-        if other != file and column in raw_frame(data, other).columns:
-            hint = f"data.source.optional_columns=[{','.join([*data.source.optional_columns, column])}]"
-            why = f"{file.name} has no column {column}, but {other.name} has it"
-            raise UserError(f"{key}: {why}; if it is missing in some files, set {hint}")
+        may_lack = sides is None and FORMATS[data.source.format].names_columns
+        hint = "; if only some files lack it, name it in data.source.optional_columns"
+        _check_column(key, column, file, names, hint if may_lack else "")
 
 
 def read_blocks(
@@ -204,9 +192,9 @@ def read_blocks(
         yield completed(block)
 
 
-def _check_column(key: str, column: str, file: Path, names: list[str]) -> None:
+def _check_column(key: str, column: str, file: Path, names: list[str], hint: str = "") -> None:
     if column not in names:
-        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, names)}")
+        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, names)}{hint}")
 
 
 def _projection(data: ResolvedData, *, labelled: bool) -> Projection:
@@ -268,8 +256,7 @@ def join_source(join: JoinConfig) -> SourceConfig:
 
 def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.joins") -> Path:
     """Return the path of a side table. key: its config key, for messages."""
-    root = resolve_path(data.root or ".", "data.root")
-    path = (root.parent if root.is_file() else root) / join.file
+    path = beside_root(data.root, join.file)
     if not path.is_file():
         problem = problem_of(path) if isinstance(path, PosixPath) else "no such file"
         raise UserError(f"{key}: {problem}: {path}")
@@ -310,9 +297,8 @@ def side_table(
     file = side_file(data, join, key)
     blocks = list(read(source, file, column_names(source, file)))
     bad = [b for block in blocks for b in block.bad if b.reason != EMPTY_LINE]
-    reasons, good = Reasons(), sum(block.frame.height for block in blocks)
-    for b in bad:
-        reasons.add(b.reason, 1, f"{join.file} line {b.line}", b.value)
+    reasons = Reasons(bad, lambda b: f"{join.file} line {b.line}")
+    good = sum(block.frame.height for block in blocks)
     if (line := judge(f"{key}: {join.file}", data, good + len(bad), len(bad), reasons)) is not None and report:
         report(line)
     if not good:

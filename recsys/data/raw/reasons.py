@@ -2,8 +2,10 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 from recsys.base.errors import UserError
+from recsys.data.features.blocks import BadRow
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.text import ESCAPED
 
@@ -27,11 +29,18 @@ COMMA = re.compile(r"\s*[+-]?[\d.' ]*\d,\d+\s*$|\s*[+-]?\d{1,3}(,\d{3})+(\.\d+)?
 
 
 class Reasons:
-    """Counts rows by the reason why they cannot be read, with an example of each."""
+    """Counts rows by the reason why they cannot be read, with an example of each.
 
-    def __init__(self) -> None:
+    Args:
+        bad: the first ones.
+        place: returns where one of them is.
+    """
+
+    def __init__(self, bad: Iterable[BadRow] = (), place: Callable[[BadRow], str] = str) -> None:
         self._rows: Counter[str] = Counter()
         self._first: dict[str, tuple[str | None, str]] = {}  # value and place of the first row of each reason
+        for b in bad:
+            self.add(b.reason, 1, place(b), b.value)
 
     def add(self, reason: str, rows: int, place: str, value: str | None) -> None:
         """Add rows that cannot be read for the same reason.

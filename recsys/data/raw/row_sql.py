@@ -117,13 +117,9 @@ def _check_pads(sql: str, key: str) -> None:
 
 def _unknown(rest: str) -> str:
     """Return the reason why the rest of an expression does not begin with a token."""
-    if rest.startswith(("--", "/*", "#")):
-        return "an expression has no comments"
-    if rest[0] == "'":
+    if rest[0] in "'\"":
         return "the text that begins here has no end; write a single quote in a text twice"
-    if rest[0] in '"`':
-        return "write the name of a column in double quotes"
-    return f"{rest[0]!r} is not part of an expression over the columns of one row"
+    return f"{rest[:2]!r} is not part of an expression over the columns of one row, whose names may be in double quotes"
 
 
 def _refused(token: re.Match[str], before: str, after: str) -> str | None:

@@ -21,7 +21,6 @@ from recsys.data.features.blocks import EMPTY_LINE, LINE, NOT_TEXT, BadRow, Bloc
 from recsys.data.raw.byte_ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.data.raw.dialect import (
     BREAK,
-    CARRIAGE,
     LINE_BYTES,
     TRAILING,
     UNIT,
@@ -169,9 +168,6 @@ class CsvLines:
             block.bad[i] = replace(bad, line=at + self.line - 1, text=shown)
         if self.source.line_breaks_in_quotes and BREAK.encode() in text:
             self._restore_breaks(block, text)
-        if text is not self.text and CARRIAGE.encode() in text:  # only then did it hold carriage returns
-            block.frame = block.frame.with_columns(pl.col(pl.String).str.replace_all(CARRIAGE, "\r", literal=True))
-            block.bad = [replace(bad, text=bad.text.replace(CARRIAGE, "\r")) for bad in block.bad]
         block.lines = self.line - 1 + self.line_ends + (not self.text.endswith(b"\n"))
         return block
 
@@ -255,8 +251,7 @@ def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, repl
             quoted_strings_can_be_null=False,
         ),
     )
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
+    frame = pl.DataFrame(table)
     empty = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
     breaks, garbled = np.zeros(frame.height, np.int64), np.zeros(frame.height, bool)
     if source.quote is not None and source.quote.encode() in data:

@@ -16,7 +16,7 @@ from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Column
 from recsys.data.features.value_types import as_value
 from recsys.data.features.vectors import Vectors, parse_way
-from recsys.data.raw.raw_files import resolve_path
+from recsys.data.raw.raw_files import beside_root
 from recsys.schema.data_schema import VectorsConfig
 
 SEMANTIC_IDS = "data.semantic_ids"
@@ -148,8 +148,7 @@ def _looked_up(data: ResolvedData) -> dict[str, LookedUpVector]:
 
 def vector_path(data: ResolvedData, file: str) -> Path:
     """Return the path of a file that the config names, under data.root."""
-    root = resolve_path(data.root or ".", "data.root")
-    return (root.parent if root.is_file() else root) / file
+    return beside_root(data.root, file)
 
 
 def _trained(vocabulary: pl.DataFrame) -> pl.Series:
@@ -203,20 +202,22 @@ def _matrix(
 
     first: read only the first vectors, and of .npy files no values
     """
-    if file.suffix == ".parquet":
-        return _parquet(c, file, column, where, first)
-    values, matrix = _npz(c, file, column, where) if file.suffix == ".npz" else _npy(data, c, file, where, first)
+    try:
+        if file.suffix == ".parquet":
+            return _parquet(c, file, column, where, first)
+        values, matrix = _npz(c, file, column, where) if file.suffix == ".npz" else _npy(data, c, file, where, first)
+    except UserError:
+        raise
+    except (pl.exceptions.PolarsError, ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as e:
+        raise UserError(f"{where}: not a {file.suffix} file ({one_line(e)})") from e
     return values, matrix, np.arange(1, len(matrix) + 1)
 
 
 def _parquet(
     c: VectorsConfig, file: Path, column: str, where: str, first: bool
 ) -> tuple[pl.Series, np.ndarray, np.ndarray]:
-    try:
-        with file.open("rb") as f:
-            frame = pl.read_parquet(f, n_rows=FIRST_ROWS if first else None)
-    except (pl.exceptions.PolarsError, OSError) as e:
-        raise UserError(f"{where}: not a Parquet file ({one_line(e)})") from e
+    with file.open("rb") as f:
+        frame = pl.read_parquet(f, n_rows=FIRST_ROWS if first else None)
     key = c.key or column
     for name in (key, c.column):
         if name not in frame.columns:
@@ -240,15 +241,12 @@ def _parquet(
 
 
 def _npz(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.Series, np.ndarray]:
-    try:
-        with file.open("rb") as f, np.load(f) as arrays:
-            key = c.key or column
-            for name in (key, c.column):
-                if name not in arrays:
-                    raise UserError(f"{where}: has no array {name}{did_you_mean(name, list(arrays))}")
-            values, matrix = pl.Series("value", arrays[key]), arrays[c.column]
-    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as e:
-        raise UserError(f"{where}: not a .npz file ({one_line(e)})") from e
+    with file.open("rb") as f, np.load(f) as arrays:
+        key = c.key or column
+        for name in (key, c.column):
+            if name not in arrays:
+                raise UserError(f"{where}: has no array {name}{did_you_mean(name, list(arrays))}")
+        values, matrix = pl.Series("value", arrays[key]), arrays[c.column]
     if len(values) != len(matrix):
         raise UserError(f"{where}: array {c.column} has {len(matrix)} vectors, but {key} has {len(values)} values")
     frame = values.to_frame()
@@ -256,14 +254,11 @@ def _npz(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.Seri
 
 
 def _npy(data: ResolvedData, c: VectorsConfig, file: Path, where: str, first: bool) -> tuple[pl.Series, np.ndarray]:
-    try:
-        if first:
-            matrix = np.load(file, mmap_mode="r")
-        else:
-            with file.open("rb") as f:
-                matrix = np.load(f)
-    except (ValueError, OSError, EOFError) as e:
-        raise UserError(f"{where}: not a .npy file ({one_line(e)})") from e
+    if first:
+        matrix = np.load(file, mmap_mode="r")
+    else:
+        with file.open("rb") as f:
+            matrix = np.load(f)
     matrix = _checked(matrix, where)
     if first:
         return pl.Series(dtype=pl.String), matrix

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features import GROUP, ORDER, Fitted
-from recsys.data.features.blocks import LINE
+from recsys.data.features import GROUP, Fitted
+from recsys.data.features.blocks import LINE, ORDER
 from recsys.export.artefact.apart import apart, same_items
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
