@@ -157,7 +157,7 @@ def main_label(kinds: Mapping[str, str], group_ks: Sequence[int] = (), *, within
     of = LABEL_METRICS[kind]
     main = of.always[0]
     if group_ks and of.by_group and (of.are_grades or within_groups):
-        main = f"gndcg@{_main_k(tuple(group_ks))}"
+        main = f"gndcg@{main_k(tuple(group_ks))}"
     return main if len(kinds) == 1 else f"{label}/{main}"
 
 
@@ -196,11 +196,11 @@ def shown_tables(names: Iterable[str], several_targets: bool) -> dict[str, list[
     entries = {name: entry for name, entry in entries.items() if several_targets or not entry.repeats}
     ks = tuple(dict.fromkeys(int(name.partition("@")[2]) for name in entries if "@" in name))
     first = [name for name, entry in entries.items() if entry.every_k or "@" not in name]
-    others = [name for name in entries if ks and name not in first and name.endswith(f"@{_main_k(ks)}")]
-    return {"metrics": first} | ({f"metrics of the best {_main_k(ks)}": others} if others else {})
+    others = [name for name in entries if ks and name not in first and name.endswith(f"@{main_k(ks)}")]
+    return {"metrics": first} | ({f"metrics of the best {main_k(ks)}": others} if others else {})
 
 
-def _main_k(ks: tuple[int, ...]) -> int:
+def main_k(ks: tuple[int, ...]) -> int:
     """Return the k of the main metric: 10, or the first one if 10 is not measured."""
     return MAIN_K if MAIN_K in ks else ks[0]
 
@@ -210,7 +210,7 @@ def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
 
     It is the metric of full ranking if that is measured, otherwise of the first protocol.
     """
-    return under(f"ndcg@{_main_k(ks)}", "full" if "full" in protocols else protocols[0])
+    return under(f"ndcg@{main_k(ks)}", "full" if "full" in protocols else protocols[0])
 
 
 def is_retrieval(measured: Mapping[str, object]) -> bool:

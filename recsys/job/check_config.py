@@ -132,7 +132,7 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
     if model == "closed_form" and data.sequences is None:
         raise UserError("model: this model reads lists of items; set data.sequences.max_length")
     if model in ("fitted_ranking", "closed_form") and cfg.loss is not None:
-        raise UserError(f"loss={target_of(cfg.loss)}: this model is fitted without a loss; leave loss= out")
+        _check_order(cfg)
     if model == "retrieval" and cfg.loss is None:
         raise UserError("loss: must be set for this model, for example loss=full_softmax")
     if loss is not None and model == "retrieval" and loss.protocol != "RetrievalLoss":
@@ -145,8 +145,24 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
         if reads and not generates:
             why = "this model scores items; set loss=likelihood only for model=tiger"
             raise UserError(f"loss={target_of(cfg.loss)}: {why}")
-    if loss is not None and model == "ranking":
+    if loss is not None and ranks_rows:
         _check_ranking_loss(cfg, loss)
+
+
+def _check_order(cfg: RunConfig) -> None:
+    """Raise UserError for a loss of a model that is fitted at once; boosted trees can order the rows of groups."""
+    assert cfg.loss is not None
+    own, loss = model_facts(cfg), target_of(cfg.loss)
+    if own is None or not own.constants.get("orders_groups"):
+        raise UserError(f"loss={loss}: this model is fitted without a loss; leave loss= out")
+    if not loss.endswith(".Pairwise"):
+        why = "boosted trees are fitted to labels, or to the order of the rows of groups"
+        raise UserError(f"loss={loss}: {why}; leave loss= out, or write loss=pairwise")
+    if cfg.model.get("library", "lightgbm") != "lightgbm":
+        raise UserError(f"model.library={cfg.model['library']}: does not order groups here; use library=lightgbm")
+    if cfg.loss.get("pointwise"):
+        why = "boosted trees fit the order of rows alone"
+        raise UserError(f"loss.pointwise={cfg.loss['pointwise']}: {why}; leave it out")
 
 
 def _check_ranking_loss(cfg: RunConfig, loss: LossFacts) -> None:

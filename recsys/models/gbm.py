@@ -19,12 +19,13 @@ from recsys.base.errors import UserError
 from recsys.interface.batch import Batch
 from recsys.interface.features import FeatureSpec
 from recsys.interface.labels import BinaryLabel, Label, NumberLabel
-from recsys.models.common.boosters import BoosterSettings, Fitting, TreeColumns, TreeRows, Trees, booster_of
+from recsys.models.common.boosters import BoosterSettings, Fitting, Order, TreeColumns, TreeRows, Trees, booster_of
 from recsys.models.protocols import Batches, FittedRankingModel
 
 Library = Literal["lightgbm", "xgboost", "catboost"]
 Count = Annotated[int, Field(ge=1, le=2**20)]
 Part = Annotated[float, Field(gt=0, le=1)]
+MAX_GRADE = 30  # LightGBM's gains of NDCG, 2^grade - 1, end here
 
 
 class GBM(nn.Module, FittedRankingModel):
@@ -34,6 +35,9 @@ class GBM(nn.Module, FittedRankingModel):
     `max_categories` rows are categories, 0 (unknown values) among them. Other ids are numbers: a vocabulary is ordered
     by frequency, so that a split divides frequent from rare values. A multi-valued feature has three columns: the
     number of its ids, the first and the last of them (0 if it has none).
+
+    With loss=pairwise, LightGBM fits the order of the rows of groups: LambdaMART (Burges, 2010), for binary labels and
+    whole numbers of 0 to 30. Labels of classes are fitted as always.
 
     Args:
         library: the library that fits the trees.
@@ -49,6 +53,8 @@ class GBM(nn.Module, FittedRankingModel):
         patience: stop after this many trees without a lower loss of the validation rows, and keep the trees up to the
             lowest one; None fits all trees.
     """
+
+    orders_groups = True
 
     def __init__(
         self,
@@ -79,6 +85,9 @@ class GBM(nn.Module, FittedRankingModel):
         self.fitted: list[Any] = []  # of each label, in the library's own class
         self._contents: list[bytes] = []
 
+    def order_groups(self, order: Order) -> None:
+        self._settings = replace(self._settings, order=order)
+
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, L)."""
         matrix, threads = self.matrix(dense, sparse), torch.get_num_threads()
@@ -102,8 +111,10 @@ class GBM(nn.Module, FittedRankingModel):
         for i, label in enumerate(self.features.labels):
             is_number, several = isinstance(label, NumberLabel), label.width if label.width > 1 else 0
             settings = replace(self._settings, classes=None if is_number else several, seed=seed, threads=threads)
-            label_rows = rows.of_label(i, label)
-            own_held_out = None if held_out is None else held_out.of_label(i, label, unsampled=True)
+            settings = replace(settings, order=None) if several else settings
+            ordered = settings.order is not None
+            label_rows = rows.of_label(i, label, ordered=ordered)
+            own_held_out = None if held_out is None else held_out.of_label(i, label, unsampled=True, ordered=ordered)
             if label_rows is None:
                 raise UserError(f"data.labels.{label.name}: no training row has this label; leave the label out")
             trees = self._fit_label(label, label_rows, own_held_out, settings)
@@ -116,11 +127,12 @@ class GBM(nn.Module, FittedRankingModel):
         """Fit trees to one label, and say how many there are."""
         several_labels = len(self.features.labels) > 1
         title = f"fitting {label.name}" if several_labels else "fitting"
+        best, watched = ("lowest", "loss") if settings.order is None else ("highest", settings.order.metric)
         try:
             with bar(title, settings.trees, "trees") as shown:
 
                 def on_tree(loss: float | None) -> None:
-                    shown.note = "" if loss is None else f"validation loss {loss:.5f}"
+                    shown.note = "" if loss is None else f"validation {watched} {loss:.5f}"
                     shown.advance(1)
 
                 trees = self.booster.fit(Fitting(self.columns, training, validation, settings, on_tree))
@@ -130,7 +142,7 @@ class GBM(nn.Module, FittedRankingModel):
             raise UserError(f"model: {label.name}: {str(e).strip().splitlines()[0]}") from e
         why = "no validation row has this label, so that nothing limits their number"
         if validation is not None:
-            why = "all of them" if settings.patience is None else "the lowest loss of the validation rows"
+            why = "all of them" if settings.patience is None else f"the {best} {watched} of the validation rows"
         loss = "" if trees.loss is None else f" {trees.loss:.5f}"
         say(f"{label.name}: {trees.count:,} of at most {settings.trees:,} trees ({why}{loss})")
         return trees
@@ -194,16 +206,19 @@ def columns_of(features: FeatureSpec, max_categories: int) -> TreeColumns:
 
 
 class _TreeTable:
-    """Rows in memory: matrix (R, C), labels (R, T) and weight (R,) or None, all float32."""
+    """Rows in memory: matrix (R, C), labels (R, T) and weight (R,) or None, float32, and group (R,) int64 or None."""
 
-    def __init__(self, matrix: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
-        self.matrix, self.labels, self.weight = matrix, labels, weight
+    def __init__(
+        self, matrix: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, group: np.ndarray | None
+    ) -> None:
+        self.matrix, self.labels, self.weight, self.group = matrix, labels, weight, group
 
     @classmethod
     def empty(cls, rows: int, columns: TreeColumns, features: FeatureSpec) -> "_TreeTable":
         matrix = np.empty((rows, len(columns.names)), np.float32)
         labels = np.empty((rows, len(features.labels)), np.float32)
-        return cls(matrix, labels, np.empty(rows, np.float32) if features.weighted else None)
+        weight = np.empty(rows, np.float32) if features.weighted else None
+        return cls(matrix, labels, weight, np.empty(rows, np.int64) if features.grouped else None)
 
     def put(self, first: int, matrix: np.ndarray, batch: Batch) -> None:
         """Set rows from `first` on."""
@@ -212,20 +227,32 @@ class _TreeTable:
         if self.weight is not None:
             assert batch.weight is not None
             self.weight[at] = batch.weight.numpy()
+        if self.group is not None:
+            assert batch.group is not None
+            self.group[at] = batch.group.numpy()
 
-    def of_label(self, index: int, label: Label, *, unsampled: bool = False) -> TreeRows | None:
+    def of_label(self, index: int, label: Label, *, unsampled: bool = False, ordered: bool = False) -> TreeRows | None:
         """Return the rows that have a label, or None; numbers are standardised.
 
         unsampled: weight negatives as if they had been sampled like the negatives of the training rows, so that losses
             are comparable
+        ordered: return rows with their groups, and labels as they are
+
+        Raises UserError if the order of rows is to be fitted and a label is no grade.
         """
         values = np.ascontiguousarray(self.labels[:, index])
         has = np.isfinite(values)
         if not has.any():
             return None
-        matrix, weight = self.matrix, self.weight
+        matrix, weight, group = self.matrix, self.weight, self.group
         if not has.all():
-            matrix, values, weight = matrix[has], values[has], None if weight is None else weight[has]
+            matrix, values = matrix[has], values[has]
+            weight, group = (None if x is None else x[has] for x in (weight, group))
+        if ordered:
+            if len(odd := values[(values < 0) | (values > MAX_GRADE) | (values % 1 != 0)]):
+                why = f"trees order rows by grades, whole numbers of 0 to {MAX_GRADE}, and one is {odd[0]:g}"
+                raise UserError(f"data.labels.{label.name}: {why}; write other grades, or leave loss= out")
+            return TreeRows(matrix, values, weight, group)
         if unsampled and isinstance(label, BinaryLabel) and label.sampled < 1:
             share = np.where(values > 0, 1.0, label.sampled).astype(np.float32)
             weight = share if weight is None else share * weight

@@ -18,6 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.interface.batch import Batch, Interactions, ItemLists
 from recsys.interface.candidates import Candidates
+from recsys.models.common.boosters import Order
 from recsys.models.common.items import Items, QueryBatch, Scorer
 
 Kind = Literal["ranking", "fitted_ranking", "retrieval", "closed_form"]
@@ -55,7 +56,15 @@ class FittedRankingModel(RankingModel, Protocol):
     """Predicts the labels of rows and is fitted by one call of `fit`, in one process: GBM.
 
     It reads all training rows into memory.
+
+    orders_groups: whether it can fit the order of the rows of groups instead of labels, as the loss Pairwise does
     """
+
+    orders_groups: bool = False
+
+    def order_groups(self, order: Order) -> None:
+        """Let `fit` fit the order of the rows of each group; called before it, if the config names the loss."""
+        raise NotImplementedError
 
     def fit(self, training: Batches, validation: Batches | None, *, seed: int, threads: int) -> None:
         """Fit the model to the training rows.

@@ -16,11 +16,14 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.evaluation.group_metrics import group_metrics
+from recsys.evaluation.metrics_table import main_k
 from recsys.files import manifest
 from recsys.interface.batch import Batch
 from recsys.job.build import build_model
 from recsys.job.kinds import FittedRankingKind, ModelKind, RankingKind
 from recsys.job.run_config import RunConfig
+from recsys.models.common.boosters import Order
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.loaders import loader_on_cpu
 from recsys.training.results import write_details
@@ -43,8 +46,16 @@ def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
     validation = loader_on_cpu(cfg, prepared, "validation") if prepared.rows("validation") else None
     training = loader_on_cpu(cfg, prepared, "train", thinned=True)
+    if cfg.loss is not None:
+        model.order_groups(_order(main_k(tuple(cfg.metrics.k))))
     model.fit(training, validation, seed=cfg.seed, threads=torch.get_num_threads())
     return model
+
+
+def _order(k: int) -> Order:
+    """Return what a model that orders the rows of groups is stopped by: NDCG@k within groups, as it is reported."""
+    metric = f"gndcg@{k}"
+    return Order(metric, lambda group, score, label, weight: group_metrics(group, score, label, [k], weight)[metric])
 
 
 def save(model: Any, path: Path) -> Path:

@@ -13,11 +13,13 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
+from recsys.evaluation.group_metrics import group_metrics
 from recsys.interface.batch import Batch
 from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel, predict
 from recsys.models.common.boosters import Fitting, TreeRows, booster_of
 from recsys.models.gbm import GBM, columns_of
+from recsys.training.fitted_ranking import _order
 
 pytest.importorskip("lightgbm")
 pytest.importorskip("xgboost")
@@ -61,7 +63,8 @@ class Batches:
                 ["s", "large"], torch.from_numpy(ids), lengths=torch.ones(len(ids), dtype=torch.int32)
             )
             weight = None if self.weight is None else torch.from_numpy(self.weight[at])
-            yield Batch(torch.from_numpy(self.dense[at]), sparse, torch.from_numpy(self.labels[at]), weight)
+            group = torch.arange(a, a + len(self.dense[at])) // 8  # of 8 rows
+            yield Batch(torch.from_numpy(self.dense[at]), sparse, torch.from_numpy(self.labels[at]), weight, group)
 
 
 def fitted(features: FeatureSpec, training: Any, validation: Any = None, seed: int = 0, **given: Any) -> GBM:
@@ -162,6 +165,42 @@ def test_early_stopping_keeps_the_trees_up_to_the_lowest_loss(library: str, caps
     assert f"fitting: {best + 5} trees" in said  # where it stopped
     assert f"label: {best + 1} of at most 60 trees (the lowest loss of the validation rows {losses[best]:.5f})" in said
     assert held_out_loss(model, held_out) == pytest.approx(losses[best], abs=1e-5)
+
+
+def test_the_order_of_groups_is_fitted_as_lightgbm_does_and_stopped_by_the_metric_that_is_reported() -> None:
+    import lightgbm as lgb
+
+    features = replace(FEATURES, labels=(NumberLabel("grade", mean=2, std=3),), weighted=True, grouped=True)
+    rows, held_out, new = (Batches(features, n, seed) for seed, n in enumerate((600, 396, 80)))
+    for batches in (rows, held_out):  # grades from 0 to 4; some rows have none, so that groups have 7 or 8 rows
+        batches.labels = batches.labels.clip(0, 16) // 4
+        batches.labels[::21] = np.nan
+    model = GBM(features, **{**SMALL, "trees": 60, "patience": 5}, max_categories=100)  # type: ignore[arg-type]
+    model.order_groups(_order(5))
+    model.fit(rows, held_out, seed=0, threads=1)
+
+    def data(part: Batches) -> Any:
+        has = np.isfinite(part.labels[:, 0])
+        sizes = np.unique(np.arange(part.rows)[has] // 8, return_counts=True)[1]
+        about = {"weight": part.weight[has], "group": sizes, "categorical_feature": CATEGORIES}
+        return lgb.Dataset(part.matrix[has], part.labels[has, 0], **about)
+
+    params = {"num_leaves": 7, "learning_rate": 0.2, "min_data_in_leaf": 5, "lambda_l2": 1.0, "num_threads": 1}
+    params |= {"objective": "lambdarank", "verbose": -1, "deterministic": True, "force_row_wise": True}
+    direct = lgb.train(params, data(rows), 60)
+    has = np.isfinite(held_out.labels[:, 0])
+    groups, label, weight = np.arange(held_out.rows)[has] // 8, held_out.labels[has, 0], held_out.weight[has]
+    reached = [
+        group_metrics(groups, direct.predict(held_out.matrix[has], num_iteration=n), label, [5], weight)["gndcg@5"]
+        for n in range(1, 61)
+    ]
+    stopped = next(i for i, best in enumerate(reached) if best == max(reached[: i + 6]))  # five trees were no better
+    assert 0 < stopped < 55 and reached[stopped] > reached[0]
+    found = logits(model, new)[:, 0]
+    np.testing.assert_allclose(found, direct.predict(new.matrix, num_iteration=stopped + 1), rtol=1e-5, atol=1e-6)
+    rows.labels[7] = 2.5
+    with pytest.raises(UserError, match=r"grades, whole numbers of 0 to 30, and one is 2\.5"):
+        model.fit(rows, held_out, seed=0, threads=1)
 
 
 def held_out_loss(model: GBM, rows: Batches) -> float:

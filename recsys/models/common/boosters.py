@@ -19,6 +19,18 @@ OnTree = Callable[[float | None], None]  # called after each tree with the loss 
 
 
 @dataclass(frozen=True)
+class Order:
+    """The order of the rows of each group is fitted, by LambdaMART (see `recsys.losses.Pairwise`).
+
+    metric: the name of what is measured on the validation rows and decides when to stop; the higher, the better
+    measure: returns it for the group, the score, the label and the weight of R rows, (R,) each; weight may be None
+    """
+
+    metric: str
+    measure: Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], float]
+
+
+@dataclass(frozen=True)
 class BoosterSettings:
     """Size of the trees and the training. The libraries' own defaults hold for all that is not here.
 
@@ -30,6 +42,7 @@ class BoosterSettings:
     row_share, column_share: share of rows and of columns that each tree sees
     patience: stop after so many trees without a lower loss of the validation rows; None never stops
     classes: number of classes of the label; 0 if it is binary, None if it is a number
+    order: fits the order of the rows of each group instead of their labels; None fits labels
     seed, threads: seed of row_share and column_share; number of threads
     """
 
@@ -44,6 +57,7 @@ class BoosterSettings:
     classes: int | None
     seed: int
     threads: int
+    order: Order | None = None
 
 
 @dataclass(frozen=True)
@@ -65,11 +79,20 @@ class TreeColumns:
 
 @dataclass(frozen=True)
 class TreeRows:
-    """Rows of one label: matrix (R, C) float32, label (R,) float32, weight (R,) float32 or None."""
+    """Rows of one label: matrix (R, C), label (R,), weight (R,) or None, float32; group (R,), equal for neighbours."""
 
     matrix: np.ndarray
     label: np.ndarray
     weight: np.ndarray | None
+    group: np.ndarray | None = None
+
+    @property
+    def group_sizes(self) -> np.ndarray | None:
+        """The number of rows of each group, (G,); None without groups."""
+        if self.group is None:
+            return None
+        first = np.flatnonzero(np.append(True, self.group[1:] != self.group[:-1]))
+        return np.diff(np.append(first, len(self.group)))
 
 
 @dataclass(frozen=True)
@@ -101,7 +124,7 @@ class Trees:
 
     content: in the library's own format
     count: the number of trees that are used, for one score
-    loss: the loss of the validation rows with so many trees; None without such rows
+    loss: the loss of the validation rows with so many trees, or what `Order` measures; None without such rows
     """
 
     content: bytes
@@ -149,6 +172,7 @@ class LightGBM:
         params: dict[str, Any] = {
             **_by_label(s.classes, ("binary", "regression", "multiclass"), "objective"),
             **_by_label(s.classes, ("binary_logloss", "rmse", "multi_logloss"), "metric"),
+            **({} if s.order is None else {"objective": "lambdarank", "metric": "None"}),
             **({"num_class": s.classes} if s.classes else {}),
             **{"num_leaves": s.leaves, "learning_rate": s.learning_rate, "min_data_in_leaf": s.min_rows},
             **{"lambda_l2": s.l2, "feature_fraction": s.column_share, "seed": s.seed, "num_threads": s.threads},
@@ -159,9 +183,17 @@ class LightGBM:
 
         def data(rows: TreeRows, reference: Any = None) -> Any:
             categorical = list(columns.categorical)
-            return lgb.Dataset(
-                rows.matrix, rows.label, reference=reference, weight=rows.weight, categorical_feature=categorical
-            )
+            about: dict[str, Any] = {
+                "weight": rows.weight,
+                "group": rows.group_sizes,
+                "categorical_feature": categorical,
+            }
+            return lgb.Dataset(rows.matrix, rows.label, reference=reference, **about)
+
+        def measure(scores: np.ndarray, _: Any) -> tuple[str, float, bool]:
+            rows, order = given.validation, s.order
+            assert rows is not None and order is not None and rows.group is not None
+            return order.metric, order.measure(rows.group, scores, rows.label, rows.weight), True
 
         def report(env: Any) -> None:
             given.on_tree(env.evaluation_result_list[0][2] if env.evaluation_result_list else None)
@@ -171,7 +203,8 @@ class LightGBM:
         if given.patience is not None:
             callbacks.append(lgb.early_stopping(given.patience, verbose=False))
         watched = [] if given.validation is None else [data(given.validation, train)]
-        booster = lgb.train(params, train, s.trees, valid_sets=watched, callbacks=callbacks)
+        feval = None if s.order is None else measure
+        booster = lgb.train(params, train, s.trees, valid_sets=watched, feval=feval, callbacks=callbacks)
         count = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
         best = [loss for of in booster.best_score.values() for loss in of.values()]
         return Trees(booster.model_to_string(num_iteration=count).encode(), count, best[0] if best else None)
