@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from recsys.api import new as new
     from recsys.api import open_pipeline as open_pipeline
     from recsys.api import recommend as recommend
+    from recsys.api import similar as similar
     from recsys.api import train as train
     from recsys.base.errors import UserError as UserError
     from recsys.config.compose import compose as compose
@@ -55,6 +56,7 @@ EXPORTS = {
     "load": "recsys.api",
     "open_pipeline": "recsys.api",
     "recommend": "recsys.api",
+    "similar": "recsys.api",
     "check": "recsys.job.check_built",
     "compose": "recsys.config.compose",
     "RunConfig": "recsys.job.run_config",

@@ -7,12 +7,13 @@ run = recsys.train(["model=dlrm"], rows=frame)          # or rows=recsys.new(fra
 run.metrics["test"]["auc"]
 run.predict(frame)
 recsys.recommend("outputs/my_sequences", user=42, k=10)
+recsys.similar("outputs/my_sequences", item=7, k=10)
 run.export("exported/a")
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -123,6 +124,34 @@ def recommend(run: str | Path | TrainedRun, user: object, k: int = 10) -> pl.Dat
         k: number of items.
     """
     return (run if isinstance(run, TrainedRun) else load(run)).recommend(user=user, k=k)
+
+
+def similar(
+    run: str | Path | TrainedRun,
+    item: object,
+    k: int = 10,
+    *,
+    exclude: Sequence[object] = (),
+    candidates: Sequence[object] | None = None,
+) -> pl.DataFrame:
+    """Return the k items most like one item, best first, in the columns `item` and `score`.
+
+    For a list of items, return a row for each, with its `items` and `scores`.
+
+    Args:
+        run: a run of a retrieval model, or its folder.
+        item: an item of the training rows, or a list of them.
+        k: number of items.
+        exclude: items that are left out.
+        candidates: the only items that are listed; None for all.
+    """
+    from recsys.online.similar_items import similar_items
+
+    trained = run if isinstance(run, TrainedRun) else load(run)
+    several = isinstance(item, Iterable) and not isinstance(item, str)
+    items = list(item) if isinstance(item, Iterable) and several else [item]
+    found = similar_items(trained.recommender, items, k, exclude=exclude, candidates=candidates)
+    return found if several else found.select(item=found["items"].explode(), score=found["scores"].explode())
 
 
 def open_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> StagedRecommender:

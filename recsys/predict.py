@@ -1,19 +1,22 @@
 """python -m recsys.predict run=RUN_DIR input=FILES output=preds.parquet [k=20]
 python -m recsys.predict run=RUN_DIR user=42 [k=20]
+python -m recsys.predict run=RUN_DIR item=7 [k=20]
 
 Scores raw rows, with or without a label, through the transforms that were fitted in training. With run=[RUN_DIR,...],
 it averages the predictions of several runs. For a retrieval model,
 lists the k best items of each group (recsys.online.recommender), or prints those of one user, whose history it reads
-from the raw files of the run. From Python:
+from the raw files of the run; or the items most like one. From Python:
 
     recsys.load("outputs/my_run").predict(frame)        # raw columns in, probabilities out
     recsys.recommend("outputs/my_run", user=42)
+    recsys.similar("outputs/my_run", item=7)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING
 
@@ -24,6 +27,10 @@ from recsys.files.outputs import check_output
 from recsys.files.run_files import run_folder
 from recsys.schema.command_schemas import PredictConfig
 
+if TYPE_CHECKING:
+    from recsys.job.run_config import RunConfig
+    from recsys.online.recommender import Recommender
+
 
 def _command(cfg: PredictConfig) -> None:
     from recsys.online.predictor import input_files
@@ -31,8 +38,12 @@ def _command(cfg: PredictConfig) -> None:
     if cfg.user is not None:
         _recommend_to(cfg)
         return
+    if cfg.item is not None:
+        _list_similar(cfg)
+        return
     if cfg.input == MISSING:
-        raise UserError("input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42")
+        hint = "or one user, user=42, or one item, item=7"
+        raise UserError(f"input: name files of raw rows to predict, such as input=rows.tsv; {hint}")
     files = input_files(cfg.input)
     for run in cfg.run:
         run_folder(run)
@@ -76,25 +87,45 @@ def _command(cfg: PredictConfig) -> None:
 
 def _recommend_to(cfg: PredictConfig) -> None:
     """Print the items for one user, best first."""
-    from rich.table import Table
-
     from recsys.data.prepare.plan_build import raw_files
     from recsys.online.predictor import input_files
+
+    trained, recommender = _retrieval_run(cfg, f"user={cfg.user}")
+    files = raw_files(trained.data) if cfg.input in (MISSING, []) else input_files(cfg.input)
+    _print_list(f"items for user {cfg.user}", recommender.recommend_to(cfg.user, files, cfg.k).iter_rows())
+
+
+def _list_similar(cfg: PredictConfig) -> None:
+    """Print the items most like one or several, best first."""
+    if cfg.filter_history is not None:
+        raise UserError(f"filter_history={cfg.filter_history}: applies to histories, and item= has none; leave it out")
+    from recsys.online.similar_items import similar_items
+
+    given = cfg.item if isinstance(cfg.item, list) else [cfg.item]
+    _, recommender = _retrieval_run(cfg, f"item={cfg.item}")
+    for item, items, scores in similar_items(recommender, given, cfg.k or 10).iter_rows():
+        _print_list(f"items like {item}", zip(items, scores, strict=True))
+
+
+def _retrieval_run(cfg: PredictConfig, asked: str) -> tuple[RunConfig, Recommender]:
+    """Return the config of the only run, and its model. asked: for whose lists, for messages"""
     from recsys.online.recommender import Recommender
     from recsys.training.run_dir import choose_checkpoint, open_run
 
     if len(cfg.run) != 1:
-        raise UserError(f"run={cfg.run}: name one run to recommend items to user={cfg.user}")
+        raise UserError(f"run={cfg.run}: name one run to list items for {asked}")
     trained, path = open_run(cfg.run[0])
     if trained.kind.scores_rows:
-        raise UserError(
-            f"user={cfg.user}: applies to retrieval models; this run's model gives a probability for each row"
-        )
+        raise UserError(f"{asked}: applies to retrieval models; this run's model gives a probability for each row")
     choose_checkpoint(path, cfg.checkpoint)
-    files = raw_files(trained.data) if cfg.input in (MISSING, []) else input_files(cfg.input)
-    items = Recommender.load(cfg.run[0], cfg.checkpoint).recommend_to(cfg.user, files, cfg.k)
-    table = Table("place", "item", "score", title=f"items for user {cfg.user}", title_justify="left")
-    for place, (item, score) in enumerate(items.iter_rows(), start=1):
+    return trained, Recommender.load(cfg.run[0], cfg.checkpoint)
+
+
+def _print_list(title: str, items: Iterable[Sequence[Any]]) -> None:
+    from rich.table import Table
+
+    table = Table("place", "item", "score", title=title, title_justify="left")
+    for place, (item, score) in enumerate(items, start=1):
         table.add_row(str(place), str(item), f"{score:.4f}")
     results.print(table)
 

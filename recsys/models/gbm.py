@@ -19,7 +19,7 @@ from recsys.base.errors import UserError
 from recsys.interface.batch import Batch
 from recsys.interface.features import FeatureSpec
 from recsys.interface.labels import BinaryLabel, Label, NumberLabel
-from recsys.models.common.boosters import BoosterSettings, Fitting, Order, TreeColumns, TreeRows, Trees, booster_of
+from recsys.models.common.boosters import BoosterSettings, Fitting, GroupOrder, TreeColumns, TreeRows, Trees, booster_of
 from recsys.models.protocols import Batches, FittedRankingModel
 
 Library = Literal["lightgbm", "xgboost", "catboost"]
@@ -85,7 +85,7 @@ class GBM(nn.Module, FittedRankingModel):
         self.fitted: list[Any] = []  # of each label, in the library's own class
         self._contents: list[bytes] = []
 
-    def order_groups(self, order: Order) -> None:
+    def order_groups(self, order: GroupOrder) -> None:
         self._settings = replace(self._settings, order=order)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:

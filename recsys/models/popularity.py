@@ -12,6 +12,7 @@ from recsys.models.protocols import ClosedFormModel
 class Popularity(nn.Module, ClosedFormModel):
     """Ranks items by the number of their interactions. An item that occurs twice in a list counts twice."""
 
+    relates_items = False
     counts: Tensor  # (N,) int64
 
     def __init__(self, features: FeatureSpec, *, device: torch.device | None = None) -> None:

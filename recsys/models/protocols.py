@@ -18,7 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.interface.batch import Batch, Interactions, ItemLists
 from recsys.interface.candidates import Candidates
-from recsys.models.common.boosters import Order
+from recsys.models.common.boosters import GroupOrder
 from recsys.models.common.items import Items, QueryBatch, Scorer
 
 Kind = Literal["ranking", "fitted_ranking", "retrieval", "closed_form"]
@@ -62,7 +62,7 @@ class FittedRankingModel(RankingModel, Protocol):
 
     orders_groups: bool = False
 
-    def order_groups(self, order: Order) -> None:
+    def order_groups(self, order: GroupOrder) -> None:
         """Let `fit` fit the order of the rows of each group; called before it, if the config names the loss."""
         raise NotImplementedError
 
@@ -155,10 +155,12 @@ class ClosedFormModel(Protocol):
     Examples are EASE, ItemKNN and Popularity.
 
     rows: N, the number of item ids that the model knows, including 0 (unknown items)
+    relates_items: whether the scores of a history of one item say which items are like it
     advance: a function that a long `fit` calls with the number of items that it has fitted since the last call
     """
 
     rows: int
+    relates_items: bool = True
     advance: Callable[[float], object] = staticmethod(lambda _: None)
 
     def set_candidates(self, candidates: Candidates) -> None:

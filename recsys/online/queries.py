@@ -127,14 +127,18 @@ def answers(
     ranked = scores > -np.inf
     stops = ranked.sum(1).cumsum()
     starts = np.concatenate([[0], stops[:-1]]) if len(stops) else stops
-    names = fitted.candidates.gather(ids[ranked] - 1)
     return pl.DataFrame(
         {
             by: _cast(groups, key),
-            "items": slices(_cast(names, item), starts, stops),
+            "items": slices(named_items(fitted, ids[ranked], item), starts, stops),
             "scores": slices(pl.Series(scores[ranked]), starts, stops),
         }
     )
+
+
+def named_items(fitted: Fitted, ids: np.ndarray, item: pl.DataType) -> pl.Series:
+    """Return the items of candidates (n,), in the type that the raw files have."""
+    return _cast(fitted.candidates.gather(ids - 1), item)
 
 
 def _cast(values: pl.Series, dtype: pl.DataType) -> pl.Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from recsys.base.errors import UserError, did_you_mean
@@ -11,6 +12,7 @@ from recsys.online.row_error import RowError
 from recsys.online.servable import Query
 
 QUERY_KEYS = ("k", "filter_history", "exclude", "candidates")
+SIMILAR_KEYS = ("item", "k", "exclude", "candidates")
 
 
 def check_keys(given: Iterable[str], known: Sequence[str], where: str = "", allowed: Sequence[str] = ()) -> None:
@@ -28,6 +30,22 @@ def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "
         raise UserError(f"{where}filter_history: must be true or false")
     candidates = _items(parameters.get("candidates"), f"{where}candidates")
     return Query(history, k, keep, _items(parameters.get("exclude"), f"{where}exclude") or [], candidates)
+
+
+def make_similar(parameters: Mapping[str, Any], where: str = "") -> Query:
+    """Return a request for the items most like one. where: as for `make_query`. Raises UserError."""
+    item = parameters.get("item")
+    if type(item) not in (str, int, float) or item == "":
+        raise UserError(f'{where}item: must be an item, such as {{"item": "42", "k": 10}}')
+    return replace(make_query([], parameters, where), item=item)
+
+
+def unknown_item(item: object, names: Sequence[object]) -> UserError:
+    """Return the error for an item that the model has not learned. names: some that it has"""
+    return UserError(f"item={str(item)[:80]}: the model has not learned this item; items look like {names[0]!r}")
+
+
+NOT_RELATED = "this model neither has vectors of items nor relates them; use a retrieval model other than popularity"
 
 
 def _items(given: object, key: str) -> list[str] | None:

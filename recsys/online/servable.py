@@ -39,6 +39,7 @@ class Query:
     exclude: further items to leave out
     candidates: the only items to rank; None for all
     context: columns of the request itself, such as the user and the device, for pipelines of stages
+    item: list the items most like this one instead, whatever the history
     """
 
     rows: Sequence[Row]
@@ -47,6 +48,7 @@ class Query:
     exclude: Sequence[str] = ()
     candidates: Sequence[str] | None = None
     context: Row | None = None
+    item: object = None
 
 
 class Servable(Protocol):

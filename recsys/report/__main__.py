@@ -1,7 +1,7 @@
-"""python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]
+"""python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5] [similar=10]
 
 Compares runs with the first one on one HTML page: metrics with intervals, curves, calibration, slices, time, plans and
-configs. users: also the lists of some users, side by side.
+configs. users: also the lists of some users, side by side; similar: the items most like the most frequent ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import ReportConfig
 
-USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]"
+USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5] [similar=10]"
 
 
 def report(cfg: ReportConfig) -> None:
@@ -44,14 +44,18 @@ def report(cfg: ReportConfig) -> None:
         say(f"left out, because they hold no run: {len(left_out)} of {len(cfg.runs)} ({names})")
     number = len(run_set.runs)
     say(f"{number} run{'s' if number > 1 else ''}: resampling the test rows {cfg.resamples:,} times")
-    groups, lists = compare(run_set.runs, cfg.resamples, cfg.seed), None
+    groups, lists, similar = compare(run_set.runs, cfg.resamples, cfg.seed), None, None
     if cfg.users is not None:
         from recsys.report.user_lists import user_section  # its imports take seconds
 
         lists = user_section(cfg, groups)
+    if cfg.similar is not None:
+        from recsys.report.similar_section import similar_section
+
+        similar = similar_section(cfg, groups)
     output.parent.mkdir(parents=True, exist_ok=True)
     scalings = [found for sweep in run_set.sweeps if (found := scaling_runs(sweep))]
-    write_text(output, page(run_set, groups, cfg.resamples, cfg.seed, scalings, lists))
+    write_text(output, page(run_set, groups, cfg.resamples, cfg.seed, scalings, lists, similar))
     for group in groups:
         for main in group.mains:
             results.print(terminal(group, main))

@@ -61,9 +61,20 @@ class Charts:
 
 
 def page(
-    run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, scalings: Scalings = (), users: object = None
+    run_set: RunSet,
+    groups: Sequence[Group],
+    resamples: int,
+    seed: int,
+    scalings: Scalings = (),
+    users: object = None,
+    similar: object = None,
 ) -> str:
-    """Return the page. scalings: the runs of each sweep of sizes; users: a UserSection, or None"""
+    """Return the page.
+
+    Args:
+        scalings: the runs of each sweep of sizes.
+        users, similar: a UserSection and a SimilarSection, or None.
+    """
     unfinished = [Line([run], run.name, run.last) for run in run_set.runs if not run.test]
     heads = [Column("run", left=True), Column("last line of its log", left=True)]
     logs: list[Cells] = [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished]
@@ -82,6 +93,7 @@ def page(
         groups=[comparison(group, paints) for group in groups],
         unfinished=PageTable(heads, logs) if unfinished else None,
         users=users,
+        similar=similar,
         charts=[
             *(_scaling(of_models) for of_models in scalings),
             *(_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows),

@@ -124,6 +124,7 @@ class PredictConfig:
     k: Count | None = field(None, "retrieval models: length of the lists; null: the largest of the run's protocol.k")
     filter_history: bool | None = field(None, "retrieval models: leave out the history; null: the run's protocol")
     user: Any = field(None, "retrieval models: print the items for one user; input: by default the run's raw files")
+    item: Any = field(None, "retrieval models: print the items most like this one, or like each of a list")
     allow_unknown: bool = field(False, "go on where the training rows hold hardly any value of a column")
 
 
@@ -159,8 +160,7 @@ class ExportConfig:
     dense_backend: Literal["onnxruntime", "pytorch", "python", "fil"] = field("onnxruntime", "of the graph in Triton")
     python_path: str = field(
         "",
-        "folder from which Triton's Python imports recsys; empty: it is installed there | bundle: the repository "
-        "carries it",
+        "folder from which Triton's Python imports recsys; empty: installed there | bundle: in the repository",
     )
 
 
@@ -248,8 +248,9 @@ class ReportConfig:
     seed: Natural = field(0, "seed of the bootstrap, and of pick=random")
     users: Annotated[int | list[str] | None, COUNT_OR_NAMES] = field(None, "show lists of users: 5, or [7,42]")
     pick: Literal["difference", "random"] = field("difference", "users: for whom the first two runs differ most | any")
-    k: Count = field(10, "users: length of the lists", le=1000)
-    items: TableConfig | None = field(None, "users: a table of items, the ids first; null: that of the data")
+    similar: Count | None = field(None, "show the items most like so many of the most frequent ones", le=1000)
+    k: Count = field(10, "users, similar: length of the lists", le=1000)
+    items: TableConfig | None = field(None, "users, similar: a table of items, the ids first; null: that of the data")
 
 
 @dataclass(config=CHECKED)

@@ -16,6 +16,7 @@ from recsys.server import json_api, openapi, rest_v2, v2_infer
 from recsys.server.call import Call
 from recsys.server.core import Core
 from recsys.server.openapi import OBJECT, Route, body_of
+from recsys.server.payloads import LISTS
 from recsys.server.request_error import RequestError, one_line, status_of
 
 Headers = list[tuple[bytes, bytes]]
@@ -38,6 +39,7 @@ _TEXT = {"type": "string"}
 _TENSORS = {"type": "array", "items": OBJECT}
 _INFER = body_of({"id": _TEXT, "parameters": OBJECT, "inputs": _TENSORS, "outputs": _TENSORS}, "inputs")
 _FEEDBACK = body_of({"feedback": {"type": "array", "items": OBJECT}}, "feedback")
+_SIMILAR = body_of({"item": {"type": ["string", "number"]}, "k": {"type": "integer", "minimum": 1}, **LISTS}, "item")
 _LOAD = body_of({"parameters": body_of({"version": {"type": ["string", "integer"]}})})
 
 
@@ -308,6 +310,8 @@ ROUTES: list[Route] = [
         _verb("recommend"),
         of_each_model=True,
     ),
+    Route("POST", "/similar", "List the items most like one, with the only model for it", _verb("similar"), _SIMILAR),
+    Route("POST", "/models/{model}/similar", "List the items most like one", _verb("similar"), _SIMILAR),
     Route("POST", "/v2/models/{model}/infer", "Inference with tensors (open inference protocol v2)", _infer, _INFER),
     Route("POST", "/feedback", "Say what users did with answers, by request id", _feedback, _FEEDBACK),
     Route("GET", "/v2/health/live", "Whether the server runs", lambda *_: _json({"live": True})),

@@ -1,13 +1,14 @@
-"""JSON for people: POST /predict with rows, POST /recommend with histories."""
+"""JSON for people: POST /predict with rows, POST /recommend with histories, POST /similar with an item."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from recsys.online.query_parameters import QUERY_KEYS, check_keys, make_query
+from recsys.online.query_parameters import QUERY_KEYS, SIMILAR_KEYS, check_keys, make_query, make_similar
 from recsys.online.servable import Query
 from recsys.server.call import Call
 from recsys.server.core import Core
@@ -71,16 +72,32 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     Args:
         core, call, name, version, body: as for `predict`.
     """
+    return await _answer_queries(core, call, name, version, body, _query)
+
+
+async def similar(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
+    """Answer {"item": ITEM} with the items most like it, as `recommend`; several queries with a list of answers.
+
+    Args:
+        core, call, name, version, body: as for `predict`.
+    """
+    return await _answer_queries(core, call, name, version, body, _similar_query)
+
+
+async def _answer_queries(
+    core: Core, call: Call, name: str | None, version: str | None, body: bytes, make: Callable[..., Query]
+) -> bytes:
+    """Answer one query or several. make: from the worker, the model, the body and the place of a query"""
     request = parse_json(body)
     is_list = "queries" in request
-    check_keys(request, ("queries",) if is_list else BODY_KEYS)
+    check_keys(request, ("queries",) if is_list else KEYS_OF_QUERIES[make])
     loaded = core.route(call, name, version, lambda: body)
     _check_verb(loaded, "recommend")
     bodies = request["queries"] if is_list else [request]
     if type(bodies) is not list:
         raise bad('queries: must be a list, such as [{"history": [...], "k": 10}]')
     core.check_rows(len(bodies), "queries")
-    queries = [_query(core, loaded, b, f"queries[{i}]." if is_list else "") for i, b in enumerate(bodies)]
+    queries = [make(core, loaded, b, f"queries[{i}]." if is_list else "") for i, b in enumerate(bodies)]
     payload = QueriesPayload(queries)
     core.check_rows(payload.weight)
     for i, query in enumerate(queries):
@@ -129,6 +146,18 @@ def _query(core: Core, loaded: LoadedVersion, body: object, where: str) -> Query
     return replace(make_query(history, body, where), context=known_values)
 
 
+def _similar_query(_: Core, loaded: LoadedVersion, body: object, where: str) -> Query:
+    if type(body) is not dict:
+        raise bad(f"{where.rstrip('.')}: must be a JSON object with an item")
+    check_keys(body, SIMILAR_KEYS, where)
+    if loaded.servable.context:
+        raise bad(f"model {loaded.name} is a pipeline, which lists items for a context; name a retrieval model")
+    return make_similar(body, where)
+
+
+KEYS_OF_QUERIES = {_query: BODY_KEYS, _similar_query: SIMILAR_KEYS}
+
+
 def _rows(core: Core, rows: object, key: str, has_lists: bool = True) -> list[Any]:
     """Return a list of rows, after checks of its types and of the lengths of lists in it.
 
@@ -154,4 +183,4 @@ def _check_verb(loaded: LoadedVersion, verb: str) -> None:
         raise bad(f"model {loaded.name} {loaded.kind.does}; use POST /{loaded.kind.verb}")
 
 
-VERBS = {"predict": predict, "recommend": recommend}  # of the paths /predict and /recommend
+VERBS = {"predict": predict, "recommend": recommend, "similar": similar}  # of the paths /predict and so on

@@ -206,6 +206,7 @@ def _run(servable: Servable, features: Features, started: float) -> Result:
 
 Columns = Mapping[str, list[Any]]
 Schema = dict[str, Any]  # a part of an OpenAPI document
+LISTS: Schema = {"exclude": {"type": "array"}, "candidates": {"type": "array"}}
 
 
 class ScoresRows:
@@ -262,8 +263,7 @@ class ListsItems:
 
     def body(self, row: Schema) -> Schema:
         keys = {"k": {"type": "integer", "minimum": 1}, "filter_history": {"type": "boolean"}}
-        lists = {"exclude": {"type": "array"}, "candidates": {"type": "array"}}
-        return {"history": {"type": "array", "items": row}} | keys | lists
+        return {"history": {"type": "array", "items": row}} | keys | LISTS
 
 
 class RunsPipeline(ListsItems):

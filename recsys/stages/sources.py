@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
 from recsys.export.artefact.served_retrieval import ServedRetrieval
+from recsys.online.query_parameters import NOT_RELATED
 from recsys.online.servable import Query
 from recsys.stages.catalogue import ABSENT, unit
 from recsys.stages.expressions import Condition
@@ -108,10 +109,10 @@ class Model(_ModelSource):
 
 
 class Similar(_ModelSource):
-    """The items whose vectors are nearest to one of the last items that the user saw; the best of each, in turns.
+    """The items most like one of the last items that the user saw, as in POST /similar; the best of each, in turns.
 
     Args:
-        run: a run, or an artefact, of a model with item vectors.
+        run: a run, or an artefact, of a model that relates items, by their vectors or in closed form.
         k: number of candidates.
         weight: weight when sources are merged.
         last: number of seen items that are looked at.
@@ -122,19 +123,29 @@ class Similar(_ModelSource):
 
     def open(self, models: Models, key: str) -> pl.Series | None:
         names = super().open(models, key)
-        if self.model.vectors is None:
-            raise UserError(f"{key}.run={self.run}: its model has no item vectors; name another, or leave {key} out")
+        if not self.model.relates_items:
+            raise UserError(f"{key}.run={self.run}: {NOT_RELATED}, or leave {key} out")
         return names
 
     def bind(self, resources: Resources, key: str) -> None:
         from recsys.index import build
 
         super().bind(resources, key)
-        assert self.model.vectors is not None
         self._place = np.full(len(resources.catalogue), ABSENT, np.int64)
         self._place[self._numbers] = np.arange(len(self._numbers))
-        self._unit = unit(self.model.vectors)
-        self._index = build(self._unit, k=min(100, len(self._unit)))
+        if self.model.vectors is not None:
+            self._unit = unit(self.model.vectors)
+            self._index = build(self._unit, k=min(100, len(self._unit)))
+
+    def _nearest(self, places: np.ndarray, k: int) -> Found:
+        """Return the items most like each of P, and how like they are: (P, k) each, -1 where there is none."""
+        if self.model.vectors is not None:
+            return self._index.search(self._unit[places], min(k + 1, len(self._unit)))
+        found = self.model.find([Query([], k=k, item=name) for name in self.model.names.gather(places)])
+        items, scores = np.full((len(places), k), -1), np.zeros((len(places), k))
+        for row, (own, best) in enumerate(found):
+            items[row, : len(own)], scores[row, : len(own)] = own, best
+        return items, scores
 
     def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:
         lists: list[Found] = []
@@ -146,8 +157,8 @@ class Similar(_ModelSource):
             if not len(places):
                 lists.append(NOTHING)
                 continue
-            items, products = self._index.search(self._unit[places], min(k + len(places), len(self._unit)))
-            turns, scores = items.T.ravel(), products.T.ravel()  # the nearest of each, then the second nearest, ...
+            items, likeness = self._nearest(places, k + len(places) - 1)
+            turns, scores = items.T.ravel(), likeness.T.ravel()  # the nearest of each, then the second nearest, ...
             kept = (turns >= 0) & ~np.isin(turns, places)
             turns, scores = turns[kept], scores[kept]
             _, first = np.unique(turns, return_index=True)

@@ -23,7 +23,7 @@ from recsys.interface.batch import Batch
 from recsys.job.build import build_model
 from recsys.job.kinds import FittedRankingKind, ModelKind, RankingKind
 from recsys.job.run_config import RunConfig
-from recsys.models.common.boosters import Order
+from recsys.models.common.boosters import GroupOrder
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.loaders import loader_on_cpu
 from recsys.training.results import write_details
@@ -52,10 +52,12 @@ def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     return model
 
 
-def _order(k: int) -> Order:
+def _order(k: int) -> GroupOrder:
     """Return what a model that orders the rows of groups is stopped by: NDCG@k within groups, as it is reported."""
     metric = f"gndcg@{k}"
-    return Order(metric, lambda group, score, label, weight: group_metrics(group, score, label, [k], weight)[metric])
+    return GroupOrder(
+        metric, lambda group, score, label, weight: group_metrics(group, score, label, [k], weight)[metric]
+    )
 
 
 def save(model: Any, path: Path) -> Path:

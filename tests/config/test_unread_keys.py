@@ -59,7 +59,10 @@ def test_no_config_of_ours_has_such_a_key() -> None:
 
 def test_every_rule_is_of_a_key_that_exists() -> None:
     names = [*flatten(defaults(TrainConfig)), *flatten({"data": defaults(DataConfig)}), "data.labels.x"]
-    of_items = ["data.items.dense.x", "data.items.sparse.x", "optim.dense.lr", "data.sparse.x.vectors.file"]
+    of_items = ["data.items.dense.x", "data.items.sparse.x", "optim.dense.lr", "data.sparse.x.vectors.file"] + [
+        "loss.ndcg",
+        "loss.others",
+    ]
     for rule in RULES:
         for pattern in rule.keys:
             assert matching([*names, *of_items], [pattern]), pattern

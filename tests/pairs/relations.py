@@ -15,10 +15,12 @@ import numpy as np
 import polars as pl
 import pytest
 import sample
+import torch
 from case import Case, Trial, in_columns
 from settings import BY_STEPS, CLOSED, LABELS, ONE_LABEL, RANKERS, RETRIEVERS, STEPWISE, Chosen, When, legal
 from sklearn.metrics import log_loss, roc_auc_score
 
+import recsys
 from recsys.base.errors import UserError
 from recsys.data.features import LABEL
 from recsys.export.artefact import load
@@ -442,6 +444,31 @@ def exported_as_it_recommends(case: Case) -> None:
         assert scores[i] == pytest.approx(expected, rel=1e-3, abs=1e-3)
         sure = [s - expected[-1] > 1e-3 * max(1, abs(s)) for s in expected]
         assert {k for k, is_sure in zip(known, sure, strict=True) if is_sure} <= {*items[i]}, (items[i], known)
+
+
+@relation(LISTS)
+def similar_items_are_the_same_at_every_door(case: Case) -> None:
+    """The run and its artefact list the items with the largest cosines, or the highest scores of an item alone."""
+    run, served = case.base.run, load(case.base.run.export(case.folder / "artefact"))
+    names = run.recommender.fitted.candidates[: run.recommender.nameable]
+    asked, left_out = names[:3].to_list(), names[4]
+    queries = [Query([], k=6, item=item, exclude=[left_out]) for item in asked]
+    if case.chosen["model"] == "popularity":
+        for refused in (lambda: recsys.similar(run, asked), lambda: served.recommend(queries)):
+            with pytest.raises(UserError, match="neither has vectors of items nor relates them"):
+                refused()
+        return
+    lists = recsys.similar(run, asked, 6, exclude=[left_out])
+    scores = {item: dict(recsys.similar(run, item, len(names), exclude=[left_out]).iter_rows()) for item in asked}
+    if (vectors := run.recommender.items) is not None:
+        units = torch.nn.functional.normalize(vectors[1 : 1 + len(names)].double(), dim=1)
+        for item, cosines in zip(asked, units[:3] @ units.T, strict=True):
+            wanted = {name: x for name, x in zip(names, cosines.tolist(), strict=True) if name not in (item, left_out)}
+            assert scores[item] == pytest.approx(wanted, abs=1e-5)
+    for (item, items, own), (found, near) in zip(lists.iter_rows(), served.recommend(queries), strict=True):
+        assert items == [*scores[item]][:6] and own == [*scores[item].values()][:6]
+        assert near == pytest.approx(own, rel=1e-3, abs=1e-3) and len({*found}) == len(items)
+        assert [scores[item][name] for name in found] == pytest.approx(own, rel=1e-3, abs=1e-3)
 
 
 @relation(LISTS | {"model": {*RETRIEVERS} - CLOSED - {"tiger", "mult_vae"}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tritonclient.http
 from forks import ok, run_forked
 from served import Served, serving
 
+import recsys
 from recsys.export.artefact import load
 
 pytestmark = pytest.mark.slow
@@ -62,6 +64,21 @@ def test_a_retrieval_model(tmp_path: Path) -> None:
         for answer, expected in zip(answers, lists, strict=True):
             np.testing.assert_allclose(answer["scores"], expected["scores"], atol=1e-6)
         assert [a["items"] for a in answers] == [e["items"] for e in lists]
+        chosen = lists[0]["items"][:2]
+        asked = [{"item": item, "k": 4, "exclude": [chosen[1]]} for item in chosen]
+        several = requests.post(f"{served.url}/similar", json={"queries": asked}).json()["recommendations"]
+        run = recsys.similar(tmp_path / "run", chosen, 4, exclude=[chosen[1]])
+        assert [a["items"] for a in several] == run["items"].to_list()
+        [name] = served.core.registry.names()
+        assert requests.post(f"{served.url}/models/{name}/similar", json=asked[0]).json() == several[0]
+        for body, message in (
+            ({"item": "nix"}, r"item=nix: the model has not learned this item; items look like '"),
+            ({"k": 3}, "item: must be an item, such as"),
+            ({"item": chosen[0], "history": []}, "history: no such key"),
+            ({"queries": [asked[0], {"item": "nix"}]}, r"queries\[1\]: item=nix"),
+        ):
+            answer = requests.post(f"{served.url}/similar", json=body)
+            assert answer.status_code == 400 and re.match(message, answer.json()["error"]), answer.text
         metadata = requests.get(f"{served.url}/v2/models/{served.core.registry.names()[0]}").json()
         shapes = [(t, [1, *(max(n, 1) for n in t["shape"][1:])]) for t in metadata["parameters"]["tensors"]]
         inputs = [{**t, "shape": shape, "data": [0] * math.prod(shape)} for t, shape in shapes]

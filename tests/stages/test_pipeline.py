@@ -6,6 +6,7 @@ import json
 import shutil
 from datetime import date, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from recsys.export.artefact import load as load_artefact
 from recsys.online.servable import Query
 from recsys.server.served_models import _signature
 from recsys.stages.assemble import load
+from recsys.stages.catalogue import Catalogue
 from recsys.stages.score import Ranking, moved
 from recsys.stages.served_pipeline import PipelineServable, write_folder
 from recsys.stages.served_pipeline import load as load_servable
+from recsys.stages.sources import Similar
 from recsys.stages.staged import StagedRecommender
 from recsys.stages.visitor import Visitor
 from recsys.store.definition import load_views
@@ -348,12 +351,30 @@ def test_a_server_of_an_exploring_pipeline(world: Path, tmp_path: Path, capfd: p
     assert "raceback" not in capfd.readouterr().err
 
 
+def test_items_like_those_that_a_user_saw_without_vectors() -> None:
+    """The items of each seen one, in turns, as the model lists them."""
+    likes = {"a": "bcd", "b": "ade", "c": "ba", "d": "", "e": ""}  # best first
+    names = pl.Series([*likes])
+    place = {name: i for i, name in enumerate(names)}
+
+    def find(asked: list[Query]) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = [likes[str(query.item)][: query.k] for query in asked]
+        return [(np.array([place[x] for x in own], int), -np.arange(len(own), dtype=float)) for own in found]
+
+    source = Similar("run", k=2)
+    source._model = SimpleNamespace(names=names, vectors=None, find=find)  # type: ignore[assignment]
+    source.bind(SimpleNamespace(catalogue=Catalogue(names[::-1], pl.DataFrame())), "s")  # type: ignore[arg-type]
+    seen = [np.array(x) for x in ([4], [4, 3], [1, 2])]  # numbers in the catalogue: a; a, b; d, c
+    lists = source.retrieve([SimpleNamespace(seen=x) for x in seen], 2)  # type: ignore[misc]
+    assert [[names[::-1][int(i)] for i in items] for items, _ in lists] == [["b", "c"], ["d", "c"], ["b", "a"]]
+
+
 MISTAKES = r"""
 ~sources.two_tower ~sources.similar ~sources.popular | sources: is empty
 sources.two_tower.run=nosuch | sources.two_tower.run=nosuch: no such folder
 sources.two_tower.run=ranker | sources.two_tower.run=ranker: its model scores rows and cannot retrieve
 score.run=two_tower | score.run=two_tower: its model retrieves items and cannot score rows
-sources.similar.run=popularity | its model has no item vectors
+sources.similar.run=popularity | this model neither has vectors of items nor relates them
 sources.two_tower.kk=3 | sources.two_tower.kk: recsys.stages.sources.Model has no such parameter
 sources.two_tower._target_=recsys.stages.filters.Where | must be a subclass of recsys.stages.sources.Source
 filters.price.sql='item.prise > 3' | did you mean price?

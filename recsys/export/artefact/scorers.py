@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,10 @@ from recsys.export.artefact.folder import GRAPH, INDEX, SCORER, Artefact
 from recsys.export.artefact.inputs import GraphInputs, graph_inputs
 from recsys.export.artefact.session import open_session
 from recsys.index import Index, load
+from recsys.index.cosines import Cosines
 from recsys.index.protocol import equal_rows
 from recsys.online.queries import Queries
+from recsys.online.query_parameters import NOT_RELATED
 
 SCORER_STATE = "state"  # the folder of the arrays, NAME.npy
 
@@ -36,8 +39,20 @@ def _arrays(folder: Path) -> dict[str, np.ndarray]:
     return {f.stem: np.load(f, mmap_mode="r", allow_pickle=False) for f in files}
 
 
-class PopularityScores:
+class HistoryScores(ABC):
+    """The scores of all items for the items of a history. relates_items: as in `ClosedFormModel`"""
+
+    relates_items = True
+
+    @abstractmethod
+    def __call__(self, history: History) -> np.ndarray:
+        """Return the scores (N,)."""
+
+
+class PopularityScores(HistoryScores):
     """The numbers of interactions of all items, whatever the history."""
+
+    relates_items = False
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         self._counts = _arrays(folder)["counts"].astype(np.float32)
@@ -46,7 +61,7 @@ class PopularityScores:
         return self._counts
 
 
-class EASEScores:
+class EASEScores(HistoryScores):
     """The sum of the weights' rows of the distinct items of a history."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -58,7 +73,7 @@ class EASEScores:
         return scores
 
 
-class ItemKNNScores:
+class ItemKNNScores(HistoryScores):
     """The similarities of the nearest items of each distinct item of a history, added up."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -72,7 +87,7 @@ class ItemKNNScores:
         return np.bincount(near, weights, minlength=rows).astype(np.float32)
 
 
-class GFCFScores:
+class GFCFScores(HistoryScores):
     """A linear filter over the lists of the users that share an item, and a low-pass filter over all items."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -97,7 +112,7 @@ class GFCFScores:
         return (scores + self._low_pass * low).astype(np.float32)
 
 
-class SessionKNNScores:
+class SessionKNNScores(HistoryScores):
     """The similarities of the nearest past sessions that contain an item, added up."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -133,7 +148,7 @@ class SessionKNNScores:
         return scores
 
 
-class SLIMScores:
+class SLIMScores(HistoryScores):
     """The weights of the distinct items of a history, added up."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -147,7 +162,7 @@ class SLIMScores:
         return np.bincount(self._others[places], self._weights[places], minlength=rows).astype(np.float32)
 
 
-class TransitionScores:
+class TransitionScores(HistoryScores):
     """The shares of the transitions from the last items of a history, directly or over a few hops."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -170,7 +185,7 @@ class TransitionScores:
         return scores.astype(np.float32)
 
 
-class IALSScores:
+class IALSScores(HistoryScores):
     """Inner products of the items' vectors and the vector that is best for the distinct items of a history."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -197,7 +212,7 @@ def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return places_of_ranges(begin, lengths), np.repeat(np.arange(len(begin)), lengths)
 
 
-SCORERS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.ndarray]]] = {
+SCORERS: dict[str, Callable[[Path, Mapping[str, Any]], HistoryScores]] = {
     "Popularity": PopularityScores,
     "EASE": EASEScores,
     "GFCF": GFCFScores,
@@ -210,7 +225,9 @@ SCORERS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.nd
 
 
 class QueryScorer(Protocol):
-    """Scores all N candidates, row 0 standing for unknown items."""
+    """Scores all N candidates, row 0 standing for unknown items. relates_items: as in `ClosedFormModel`"""
+
+    relates_items: bool
 
     def scores(self, queries: Queries) -> np.ndarray:
         """Return the scores (Q, N) of queries."""
@@ -224,6 +241,10 @@ class QueryScorer(Protocol):
         """Return the scores (N,) if nothing is known of a user; equal scores list the most popular items."""
         ...
 
+    def similar(self, item: int) -> np.ndarray:
+        """Return how like an item all are, (N,). Raises UserError if the model does not say."""
+        ...
+
 
 class VectorScorer:
     """Scores by the vectors of queries, from a graph, and of items.
@@ -234,6 +255,8 @@ class VectorScorer:
     A query of a model of several interests is their vectors, one after another: (Q, K d). A score is the largest
     product with one of them.
     """
+
+    relates_items = True
 
     def __init__(self, artefact: Artefact, threads: int, *, exact: bool = False, device: str = "auto") -> None:
         about = artefact.about
@@ -257,6 +280,13 @@ class VectorScorer:
 
     def without_history(self) -> np.ndarray:
         return np.zeros(len(self._items), np.float32)
+
+    def similar(self, item: int) -> np.ndarray:
+        return self._cosines(item)
+
+    @cached_property
+    def _cosines(self) -> Cosines:
+        return Cosines(self._items)
 
     @property
     def multiplies(self) -> bool:
@@ -309,6 +339,7 @@ class HistoryScorer:
 
     def __init__(self, artefact: Artefact) -> None:
         self._method = SCORERS[artefact.about["method"]](artefact.folder, artefact.about["state"])
+        self.relates_items = self._method.relates_items
         self._candidates = artefact.about["candidates"]
 
     def queries(self, inputs: GraphInputs) -> np.ndarray:
@@ -319,6 +350,11 @@ class HistoryScorer:
 
     def without_history(self) -> np.ndarray:
         return self._score(np.zeros(0, np.int64))
+
+    def similar(self, item: int) -> np.ndarray:
+        if not self.relates_items:
+            raise UserError(NOT_RELATED)
+        return self._score(np.array([item]))
 
     def _score(self, history: np.ndarray) -> np.ndarray:
         scores = self._method(history)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +20,9 @@ from recsys.export.artefact.scorers import VectorScorer, scorer_of
 from recsys.files.text_values import text_of
 from recsys.index.protocol import highest
 from recsys.online.fast_queries import FastQueries
-from recsys.online.queries import Queries, in_batches, unknown_item
-from recsys.online.query_parameters import unknown_candidates
+from recsys.online.queries import Queries, in_batches
+from recsys.online.queries import unknown_item as missing_item
+from recsys.online.query_parameters import unknown_candidates, unknown_item
 from recsys.online.raw_rows import RowFrames
 from recsys.online.row_transforms import UNUSUAL
 from recsys.online.servable import Outputs, Query, Row
@@ -64,7 +66,7 @@ class ServedRetrieval:
         self._candidates = self.fitted.candidates
         self._item_column = next(c for c in self._frames.columns if c.name == self._item)
         self.item_type = self._types.get(self._item, pl.String())  # in raw rows
-        self._unknown_item = unknown_item(self.item_type)
+        self._unknown_item = missing_item(self.item_type)
         if not self._items < about["candidates"] or self._items > len(self._candidates):
             raise ValueError(f"{self._items} items of {len(self._candidates)}, and {about['candidates']} candidates")
 
@@ -91,6 +93,11 @@ class ServedRetrieval:
     def vectors(self) -> np.ndarray | None:
         """The vectors (n, d) of the items in `names`, or None for a model without vectors."""
         return self._scorer.items if isinstance(self._scorer, VectorScorer) else None
+
+    @property
+    def relates_items(self) -> bool:
+        """Whether the model says which items are like one."""
+        return self._scorer.relates_items
 
     @property
     def longest_history(self) -> int | None:
@@ -133,12 +140,25 @@ class ServedRetrieval:
             candidates.append(places)
         if not queries:
             return []
-        lists = dict(self._lists(queries, candidates))
+        of_items = {i: self._similar(q, candidates[i]) for i, q in enumerate(queries) if q.item is not None}
+        of_histories = [i for i in range(len(queries)) if i not in of_items]
+        lists, chosen = of_items, [queries[i] for i in of_histories]
+        if chosen:
+            found = self._lists(chosen, [candidates[i] for i in of_histories])
+            lists = of_items | {of_histories[i]: own for i, own in found}
         for i, query in enumerate(queries):
             if i not in lists:  # data.where filters its rows out: the most popular items
                 scores = self._scorer.without_history()[1 : 1 + self._items].copy()
                 lists[i] = self._best(query, candidates[i], scores, np.zeros(0, np.int64))
         return [lists[i] for i in range(len(queries))]
+
+    def _similar(self, query: Query, candidates: np.ndarray | None) -> Found:
+        """Return the items most like the one that a query names."""
+        places = self._places([query.item])
+        if not len(places):
+            raise unknown_item(query.item, self.names.head(1).to_list())
+        scores = self._scorer.similar(int(places[0]) + 1)[1 : 1 + self._items].copy()
+        return self._best(replace(query, filter_history=True), candidates, scores, places + 1)
 
     def _lists(self, queries: Sequence[Query], candidates: Sequence[np.ndarray | None]) -> Iterator[tuple[int, Found]]:
         """Yield the place and the list of each query that was made of at least one row."""
@@ -217,8 +237,10 @@ class ServedRetrieval:
             owner += [i] * len(given)
         return rows, owner, unordered
 
-    def known_items(self, query: Query) -> tuple[int, int]:
-        """Return the number of items of a history that the model knows, and of all."""
+    def known_items(self, query: Query) -> tuple[int, int] | None:
+        """Return the number of items of a history that the model knows, and of all; None without a history."""
+        if query.item is not None:
+            return None
         items = [text for row in query.rows if (text := text_of(self._item_column.value(row, None)))]
         ids = self.fitted.candidate_index.results  # as queries look them up
         return sum(ids[text] > 0 for text in items), len(items)

@@ -19,7 +19,7 @@ OnTree = Callable[[float | None], None]  # called after each tree with the loss 
 
 
 @dataclass(frozen=True)
-class Order:
+class GroupOrder:
     """The order of the rows of each group is fitted, by LambdaMART (see `recsys.losses.Pairwise`).
 
     metric: the name of what is measured on the validation rows and decides when to stop; the higher, the better
@@ -57,7 +57,7 @@ class BoosterSettings:
     classes: int | None
     seed: int
     threads: int
-    order: Order | None = None
+    order: GroupOrder | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Trees:
 
     content: in the library's own format
     count: the number of trees that are used, for one score
-    loss: the loss of the validation rows with so many trees, or what `Order` measures; None without such rows
+    loss: the loss of the validation rows with so many trees, or what `GroupOrder` measures; None without such rows
     """
 
     content: bytes
@@ -190,7 +190,7 @@ class LightGBM:
             }
             return lgb.Dataset(rows.matrix, rows.label, reference=reference, **about)
 
-        def measure(scores: np.ndarray, _: Any) -> tuple[str, float, bool]:
+        def measure(scores: np.ndarray, _: object) -> tuple[str, float, bool]:
             rows, order = given.validation, s.order
             assert rows is not None and order is not None and rows.group is not None
             return order.metric, order.measure(rows.group, scores, rows.label, rows.weight), True
