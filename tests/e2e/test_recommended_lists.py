@@ -221,7 +221,7 @@ def test_one_user(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         ("input=none.csv", "none.csv: no such file"),
         ("user=nobody", r'user=nobody: no row has this user in \S*log.csv; keys look like "u\d+"'),
         ("k=5", "input: name files of raw rows to predict, .*; or one user"),
-        ("user=u1 run=[{run},{run}]", "name one run to recommend items to user=u1"),
+        ("user=u1 run=[{run},{run}]", "name one run to list items for user=u1"),
         ("user=u1 k=0", "k=0: must be at least 1"),
     ],
 )
