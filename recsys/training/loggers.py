@@ -12,6 +12,7 @@ from typing import Any
 from pytorch_lightning.loggers import CSVLogger, Logger
 
 from recsys.base.console import emit, is_heard
+from recsys.base.errors import UserError
 from recsys.config.compose import without_secrets
 from recsys.distributed.ranks import Ranks
 from recsys.files import starts
@@ -34,7 +35,15 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in cfg.logger.items():
         options = _wandb_options(cfg, path, node, start) if name == "wandb" else {}
-        loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
+        of_mlflow = path / "mlflow_id"  # a resumed run goes on with its run of MLflow
+        if name == "mlflow" and start is not None and of_mlflow.exists():
+            options = {"run_id": of_mlflow.read_text(encoding="utf-8")}
+        try:
+            loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
+        except ModuleNotFoundError as e:
+            raise UserError(f"logger.{name}: needs a package: {str(e).splitlines()[0]}") from e
+        if name == "mlflow":
+            of_mlflow.write_text(str(loggers[-1].version))
     if is_heard():
         loggers.append(EventLogger())
     for logger in loggers[1:]:
