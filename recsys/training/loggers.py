@@ -33,21 +33,26 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
     if ranks.rank != 0:
         return []
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
+    hyperparams = without_secrets(cfg.plain) | {"made_by": starts.line(path)}
     for name, node in cfg.logger.items():
         options = _wandb_options(cfg, path, node, start) if name == "wandb" else {}
-        of_mlflow = path / "mlflow_id"  # a resumed run goes on with its run of MLflow
-        if name == "mlflow" and start is not None and of_mlflow.exists():
+        of_mlflow = path / "mlflow_id"  # a resumed run goes on with its run of MLflow, whose parameters cannot change
+        resumes = name == "mlflow" and start is not None and of_mlflow.exists()
+        if resumes:
             options = {"run_id": of_mlflow.read_text(encoding="utf-8")}
         try:
-            loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
-        except ModuleNotFoundError as e:
-            raise UserError(f"logger.{name}: needs a package: {str(e).splitlines()[0]}") from e
+            logger: Logger = make(node, f"logger.{name}")(save_dir=str(path), **options)
+            if not resumes:
+                logger.log_hyperparams(hyperparams)
+        except Exception as e:
+            if not isinstance(e, ModuleNotFoundError) and not type(e).__module__.startswith("mlflow"):
+                raise
+            raise UserError(f"logger.{name}: {str(e).strip().splitlines()[0]}") from e
         if name == "mlflow":
-            of_mlflow.write_text(str(loggers[-1].version))
+            of_mlflow.write_text(str(logger.version), encoding="utf-8")
+        loggers.append(logger)
     if is_heard():
         loggers.append(EventLogger())
-    for logger in loggers[1:]:
-        logger.log_hyperparams(without_secrets(cfg.plain) | {"made_by": starts.line(path)})
     return loggers
 
 

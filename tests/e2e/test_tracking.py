@@ -4,6 +4,7 @@ import json
 import struct
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,9 @@ def test_each_training_of_a_process_has_a_run_of_its_own(tmp_path: Path, monkeyp
     assert fork(trains_thrice).wait(120) == 0
     found = {run: len([*(tmp_path / run).glob("wandb/offline-run-*")]) for run in ("first", "second", "third", ".")}
     assert found == {"first": 1, "second": 1, "third": 0, ".": 1}
+
+
+@pytest.mark.skipif(find_spec("mlflow") is not None, reason="MLflow is installed")
+def test_a_logger_without_its_package_is_one_line(tmp_path: Path) -> None:
+    done = run_forked("recsys.train", *SMALL, "logger=mlflow", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith("error: logger.mlflow: ")
