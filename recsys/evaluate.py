@@ -1,19 +1,22 @@
 """python -m recsys.evaluate run=RUN_DIR [split=validation] [trainer.devices=2] [sharding=columnwise]
 python -m recsys.evaluate run=[RUN_DIR,RUN_DIR,...] [split=validation]
+python -m recsys.evaluate run=RUN_DIR importance=true [importance.together=[[city,zip]]]
 
 Restores a run's checkpoint, with the number of processes and the sharding that the command names, and measures it on
 the prepared rows of a split. Of several runs, it measures each and the mean of their predictions.
+With importance=true, it measures which raw columns a ranking model needs: each is shuffled among the rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files.run_files import run_folder
-from recsys.schema.command_schemas import EvaluateConfig
+from recsys.schema.evaluate_schema import EvaluateConfig, ImportanceConfig
 
 
 def _command(cfg: EvaluateConfig) -> None:
@@ -30,6 +33,9 @@ def _command(cfg: EvaluateConfig) -> None:
         return
     [run] = cfg.run
     saved, path = open_run(run)
+    if cfg.importance != ImportanceConfig():
+        _measure_importance(cfg, path)
+        return
     groups: dict[str, Any] = {name: asdict(getattr(cfg, name)) for name in ("trainer", "protocol", "metrics")}
     changes = {f"{name}.{k}": v for name, keys in groups.items() for k, v in keys.items() if v is not None}
     if cfg.sharding is not None:
@@ -42,6 +48,14 @@ def _command(cfg: EvaluateConfig) -> None:
         spawn(changed.trainer.devices, "recsys.training.evaluate_run:evaluate_rank", job)
         return
     show(evaluate(run, cfg.split, cfg.checkpoint, cfg=changed), path, cfg.split)
+
+
+def _measure_importance(cfg: EvaluateConfig, path: Path) -> None:
+    """Measure which raw columns a run's model needs."""
+    from recsys.training import importance
+
+    found = importance.importance(cfg.run[0], cfg.split, cfg.checkpoint, cfg.importance)
+    importance.show(found, path, cfg.split)
 
 
 def _evaluate_ensemble(cfg: EvaluateConfig) -> None:

@@ -20,7 +20,7 @@ from recsys.base.secrets import masked
 from recsys.config.compose import COMMANDS, compose_with_choices, file_of_choice
 from recsys.schema.fields import MISSING
 
-COMMAND_SCHEMAS = "recsys.schema.command_schemas"
+COMMAND_SCHEMAS = ("recsys.schema.command_schemas", "recsys.schema.evaluate_schema")
 COMPOSED = ("train", "plan", "preprocess", "doctor")  # their configs have choices of the groups of conf/
 FIRST = ("model", "loss", "data", "sharding")  # groups in the order of the help; then the others
 HIDDEN = "data."  # keys of data sets, which a general --help leaves out: they belong into YAML files
@@ -127,7 +127,7 @@ def keys(schema: type[Any], prefix: str = "") -> Iterator[Key]:
         meaning = declared.description or ""
         if choices and " | " not in meaning:
             meaning = ": ".join(filter(None, (" | ".join(map(str, choices)), meaning)))
-        if not meaning and prefix and schema.__module__ == COMMAND_SCHEMAS:
+        if not meaning and prefix and schema.__module__ in COMMAND_SCHEMAS:
             meaning = "as in the run"
         default = MISSING if declared.is_required() else declared.get_default(call_default_factory=True)
         limited = Annotated[hint, *declared.metadata] if declared.metadata else hint

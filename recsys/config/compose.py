@@ -27,14 +27,14 @@ from recsys.config.overrides import RENAMED, free_keys
 from recsys.config.safe_targets import check_run_config
 from recsys.files.run_files import config_text
 from recsys.files.user_files import problem_of
-from recsys.schema import command_schemas, pipeline_schema, run_schema
+from recsys.schema import command_schemas, evaluate_schema, pipeline_schema, run_schema
 from recsys.schema.fields import MISSING, defaults, plain
 
 T = TypeVar("T")
 NO_SCHEMA = "lacks the schema; let it begin with defaults: [pipeline_schema, _self_]"  # a pipeline's file
 COMMANDS = {
     "train": run_schema.TrainConfig,
-    "evaluate": command_schemas.EvaluateConfig,
+    "evaluate": evaluate_schema.EvaluateConfig,
     "predict": command_schemas.PredictConfig,
     "export": command_schemas.ExportConfig,
     "feature_store": command_schemas.FeatureStoreConfig,

@@ -47,6 +47,8 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
         return [_quoted(o) for o in overrides]
     if command == "loadtest":  # names a model of the server there, and no choice of the group `model`
         return [re.sub(r"^model=", "model_name=", o) for o in overrides]
+    if command == "evaluate":
+        overrides = [re.sub(r"^importance=", "importance.on=", o) for o in overrides]
     if command == "feature_store":
         overrides = [_as_texts(o) for o in overrides]
     if command == "pipeline":

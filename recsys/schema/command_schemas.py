@@ -7,9 +7,20 @@ from pydantic.dataclasses import dataclass
 
 from recsys.base.ranges import Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
-from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Local, Locals, Name, Node, Texts, field
+from recsys.schema.fields import (
+    CHECKED,
+    COUNT_OR_NAMES,
+    LISTED,
+    MISSING,
+    Local,
+    Locals,
+    Name,
+    Node,
+    Texts,
+    field,
+)
 from recsys.schema.pipeline_schema import TableConfig
-from recsys.schema.run_schema import MAX_ROWS, LoaderConfig, OptimConfig, Rankings, ShardingConfig, TrainerConfig
+from recsys.schema.run_schema import MAX_ROWS, LoaderConfig, OptimConfig, ShardingConfig, TrainerConfig
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
 
@@ -33,54 +44,6 @@ class ClusterConfig:
     float32_tflops: PositiveFloat | None = field(None, "of float32")
     tf32_tflops: PositiveFloat | None = field(None, "of float32 with trainer.tf32; null for GPUs before Ampere")
     launch_us: NonNegativeFloat = field(5.0, "time of the host for the launch of a kernel")
-
-
-@dataclass(config=CHECKED)
-class EvaluateTrainerConfig:
-    """Trainer settings that replace the run's; null keeps the run's setting."""
-
-    accelerator: str | None = None
-    devices: Count | None = None
-    eval_batch_size: int | None = field(None, ge=1, le=MAX_ROWS)
-    threads: int | None = field(None, ge=1, le=4096)
-
-
-@dataclass(config=CHECKED)
-class EvaluateProtocolConfig:
-    """Protocol settings that replace the run's; null keeps the run's setting."""
-
-    candidates: Rankings | None = None
-    k: Counts | None = None
-    negatives: Count | None = None
-    filter_history: bool | None = None
-    rank_repeats: bool | None = None
-    seed: Natural | None = None
-    lists: list[str] | None = None
-
-
-@dataclass(config=CHECKED)
-class EvaluateMetricsConfig:
-    """Metric settings that replace the run's; null keeps the run's setting."""
-
-    gauc: str | None = None
-    k: list[Count] | None = None
-    slices: list[str] | None = None
-    slice_values: Count | None = None
-    bins: int | None = field(None, ge=1, le=1_000_000)
-    exact_rows: int | None = field(None, ge=1, le=2**53)
-
-
-@dataclass(config=CHECKED)
-class EvaluateConfig:
-    """Config of `python -m recsys.evaluate`."""
-
-    run: Locals = field(..., "a run or, to average their predictions, a list of runs")
-    split: str = field("test", "train | validation | test")
-    checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
-    trainer: EvaluateTrainerConfig = field(EvaluateTrainerConfig)
-    protocol: EvaluateProtocolConfig = field(EvaluateProtocolConfig)
-    metrics: EvaluateMetricsConfig = field(EvaluateMetricsConfig)
-    sharding: ShardingConfig | None = field(None, "null: the run's sharding")
 
 
 @dataclass(config=CHECKED, kw_only=True)
