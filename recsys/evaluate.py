@@ -10,7 +10,6 @@ With importance=true, it measures which raw columns a ranking model needs: each 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from recsys.base.errors import UserError
@@ -28,14 +27,14 @@ def _command(cfg: EvaluateConfig) -> None:
     from recsys.training.evaluate_run import evaluate, show
     from recsys.training.run_dir import choose_checkpoint, open_run
 
+    if cfg.importance != ImportanceConfig():
+        _measure_importance(cfg)
+        return
     if len(cfg.run) != 1:
         _evaluate_ensemble(cfg)
         return
     [run] = cfg.run
     saved, path = open_run(run)
-    if cfg.importance != ImportanceConfig():
-        _measure_importance(cfg, path)
-        return
     groups: dict[str, Any] = {name: asdict(getattr(cfg, name)) for name in ("trainer", "protocol", "metrics")}
     changes = {f"{name}.{k}": v for name, keys in groups.items() for k, v in keys.items() if v is not None}
     if cfg.sharding is not None:
@@ -50,10 +49,17 @@ def _command(cfg: EvaluateConfig) -> None:
     show(evaluate(run, cfg.split, cfg.checkpoint, cfg=changed), path, cfg.split)
 
 
-def _measure_importance(cfg: EvaluateConfig, path: Path) -> None:
+def _measure_importance(cfg: EvaluateConfig) -> None:
     """Measure which raw columns a run's model needs."""
     from recsys.training import importance
+    from recsys.training.run_dir import choose_checkpoint, open_run
 
+    if len(cfg.run) != 1:
+        raise UserError(f"importance: is measured for one run, and run={cfg.run} names {len(cfg.run)}")
+    trained, path = open_run(cfg.run[0])
+    if not trained.kind.scores_rows:
+        raise UserError(f"importance: is measured for models that score rows, and that of {path} retrieves items")
+    choose_checkpoint(path, cfg.checkpoint)
     found = importance.importance(cfg.run[0], cfg.split, cfg.checkpoint, cfg.importance)
     importance.show(found, path, cfg.split)
 

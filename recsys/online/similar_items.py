@@ -41,6 +41,8 @@ def similar_items(
     """
     if not items:
         raise UserError("item: names no item; write item=ID, or several: item=[ID,ID]")
+    if candidates is not None and not candidates:
+        raise UserError("candidates: names no item; leave it out to list all items")
     fitted, nameable = recommender.fitted, recommender.nameable
     column = fitted.data.sparse_columns[fitted.data.item_feature or ""].column
 

@@ -57,8 +57,7 @@ def evaluate(
         prepared: rows that were prepared with the run's transforms; by default, those of the config's data.
         output: a folder to which the predictions or the ranks are written; None writes none.
     """
-    if split not in SPLITS:
-        raise UserError(f"split={split}: must be train, validation or test")
+    _check_split(split)
     log_to(None)  # an earlier run in this process may have set its log file
     saved, path = open_run(run)
     if split not in saved.kind.splits:
@@ -98,6 +97,11 @@ def evaluate(
         return metrics | {"protocol": protocol(cfg, prepared, best)}
 
 
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise UserError(f"split={split}: must be train, validation or test")
+
+
 def evaluate_rank(run: str, split: str, checkpoint: str, config: dict[str, Any]) -> None:
     """Run one rank of an evaluation that `recsys.evaluate` has spawned. config: the run's config with overrides."""
     show(evaluate(run, split, checkpoint, cfg=RunConfig.of(typed(config))), Path(run), split)
@@ -132,6 +136,7 @@ class Member:
     @classmethod
     def load(cls, run: str, split: str, checkpoint: str) -> Member:
         """Load a member. Raises UserError if its model does not score rows, or the data has no such rows."""
+        _check_split(split)
         cfg, path = open_run(run)
         cfg.kind.check_averaged(run)
         prepared = prepare_to_measure(path, cfg.data)

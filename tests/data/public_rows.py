@@ -166,12 +166,12 @@ def yelp(folder: Path) -> None:
     ]
     names = "review_id user_id business_id stars useful funny cool text date"
     json_lines(folder / "yelp_academic_dataset_review.json", names, rows)
-    names = "business_id name city stars attributes categories hours"
+    names = "business_id name city state stars attributes categories hours"
     places: list[Row] = []
     for b in range(1, ITEMS + 1):
-        where, by = ("Reno", "Tucson")[b % 2], (None, {"ByAppointmentOnly": "True"})[b % 2]
+        where, by = (("Reno", "NV"), ("Tucson", "AZ"))[b % 2], (None, {"ByAppointmentOnly": "True"})[b % 2]
         categories = None if b == 1 else "Food, Restaurants"
-        places.append([f"b{b}", "A, B", where, 3.5, by, categories, {"Monday": "8:0-18:30"}])
+        places.append([f"b{b}", "A, B", *where, 3.5, by, categories, {"Monday": "8:0-18:30"}])
     json_lines(folder / "yelp_academic_dataset_business.json", names, places)
     (folder / "business.jsonl").symlink_to("yelp_academic_dataset_business.json")
 

@@ -131,6 +131,10 @@ def test_what_is_made_of_a_column_is_shuffled_with_it(
     both = json.loads((home / "gbm" / "importance-test.json").read_text())["labels"]["label"][0]
     assert both["columns"] == ["a", "twin"] and both["loss"]["auc"]["low"] > 0.2
     assert both["loss"]["auc"]["value"] > gains["a"]["value"] + gains["twin"]["value"]
+    assert commands("evaluate", "run=[gbm,gbm]", "importance.on=true") == (
+        2,
+        ["importance: is measured for one run, and run=['gbm', 'gbm'] names 2"],
+    )
     status, errors = commands("evaluate", "run=gbm", "importance.together=[[a,twn]]")
     assert status == 2 and errors == [
         "importance.together: no feature of the model is made of column twn; did you mean twin?"
