@@ -147,11 +147,11 @@ def similar(
     """
     from recsys.online.similar_items import similar_items
 
-    trained = run if isinstance(run, TrainedRun) else load(run)
-    several = isinstance(item, Iterable) and not isinstance(item, str)
-    items = list(item) if isinstance(item, Iterable) and several else [item]
-    found = similar_items(trained.recommender, items, k, exclude=exclude, candidates=candidates)
-    return found if several else found.select(item=found["items"].explode(), score=found["scores"].explode())
+    recommender = (run if isinstance(run, TrainedRun) else load(run)).recommender
+    if isinstance(item, Iterable) and not isinstance(item, str):
+        return similar_items(recommender, [*item], k, exclude=exclude, candidates=candidates)
+    found = similar_items(recommender, [item], k, exclude=exclude, candidates=candidates)
+    return found.select(item=found["items"].explode(), score=found["scores"].explode())
 
 
 def open_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> StagedRecommender:

@@ -52,16 +52,12 @@ def _command(cfg: EvaluateConfig) -> None:
 def _measure_importance(cfg: EvaluateConfig) -> None:
     """Measure which raw columns a run's model needs."""
     from recsys.training import importance
-    from recsys.training.run_dir import choose_checkpoint, open_run
+    from recsys.training.run_dir import open_run
 
     if len(cfg.run) != 1:
         raise UserError(f"importance: is measured for one run, and run={cfg.run} names {len(cfg.run)}")
-    trained, path = open_run(cfg.run[0])
-    if not trained.kind.scores_rows:
-        raise UserError(f"importance: is measured for models that score rows, and that of {path} retrieves items")
-    choose_checkpoint(path, cfg.checkpoint)
     found = importance.importance(cfg.run[0], cfg.split, cfg.checkpoint, cfg.importance)
-    importance.show(found, path, cfg.split)
+    importance.show(found, open_run(cfg.run[0])[1], cfg.split)
 
 
 def _evaluate_ensemble(cfg: EvaluateConfig) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 FLOAT32_MAX = 3.4e38
 MAX_INT = 2**31 - 1
+MAX_GRADE = 30  # of rows of a group: gains of NDCG, 2^grade - 1, fit into float32, and LightGBM's end here
 
 Count = Annotated[int, Field(ge=1, le=MAX_INT)]
 Counts = Annotated[list[Count], Field(min_length=1)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MAX_GRADE = 30.0  # NDCG is not defined for larger labels, nor for negative ones
+from recsys.base.ranges import MAX_GRADE
 
 
 def group_metrics(

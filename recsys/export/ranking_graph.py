@@ -10,7 +10,7 @@ import polars as pl
 import torch
 
 from recsys.base.console import bar
-from recsys.data.features.arrays import Arrays, single_valued
+from recsys.data.features.batch_tensors import arrays_of
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.export.artefact import folder as files
@@ -79,16 +79,9 @@ class ExportedRanking(Exported):
         loader = loader_on_cpu(cfg, prepared, "test")
         features = prepared.fitted.features
         names = [o.name for o in session.get_outputs()]
-        singles, lists = single_valued(features), [f.name for f in features.sparse if f.multi_valued]
         with bar("measuring the graph", loader.rows, "samples") as shown:
             for batch in loader:
-                columns = batch.sparse.to_dict()
-                ids = np.zeros((batch.rows, 0), np.int32)
-                if singles:
-                    ids = np.stack([columns[n].values().int().numpy() for n in singles], axis=1)
-                values = {n: columns[n].values().int().numpy() for n in lists}
-                lengths = {n: columns[n].lengths().int().numpy() for n in lists}
-                inputs = graph_inputs(Arrays(batch.dense.numpy(), ids, values, lengths), features)
+                inputs = graph_inputs(arrays_of(batch, features), features)
                 predictions = np.stack(session.run(names, inputs.feed), axis=1)
                 evaluator.add(torch.from_numpy(predictions), batch)
                 shown.advance(batch.rows)

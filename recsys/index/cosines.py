@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from recsys.index.protocol import equal_rows
-
 
 class Cosines:
-    """The cosines of one vector with all (N, d); of a vector of zeros 0, and of equal vectors the same."""
+    """The cosines of one vector with all (N, d); of a vector of zeros 0, and of equal vectors the same.
 
-    def __init__(self, vectors: np.ndarray) -> None:
+    equal: what `equal_rows` returns for the vectors
+    """
+
+    def __init__(self, vectors: np.ndarray, equal: tuple[np.ndarray, np.ndarray]) -> None:
         self._vectors, self._lengths = vectors, np.linalg.norm(vectors, axis=1)
-        self._later, self._first = equal_rows(vectors)
+        self._later, self._first = equal
 
     def __call__(self, row: int) -> np.ndarray:
         """Return the cosines (N,) with the vector of a row."""

@@ -1,4 +1,4 @@
-"""Check a training config by building its parts, before any data is read or any process is started."""
+"""Check a training config by building its parts, before data are prepared or processes are started."""
 
 import inspect
 from collections.abc import Mapping, Sequence

@@ -34,10 +34,15 @@ STEP_KEYS = (
         "checkpoint.keep_*",
         "debug.profile_steps",
     ),
-    *("data.sparse.*.vectors.*", "debug.train_batches", *(f"trainer.{key}" for key in TRAINER)),
+    *(
+        "loss.ndcg",
+        "loss.others",
+        "data.sparse.*.vectors.*",
+        "debug.train_batches",
+        *(f"trainer.{key}" for key in TRAINER),
+    ),
 )
 LABEL_KEYS = tuple(f"data.label.{part.name}" for part in fields(LabelConfig) if part.name != "column")
-PAIR_KEYS = ("loss.ndcg", "loss.others")
 WINDOW_KEYS = ("data.sequences.stride", "data.sequences.reverse")
 ITEM_KEYS = tuple(f"data.items.{key}" for key in ("key", "names", "format", "columns", "dense.*", "sparse.*"))
 
@@ -122,9 +127,6 @@ RULES = (
     Rule(("data.group.*",), of_data(reads_groups), "by sequences, features of earlier rows, and group.together=true"),
     Rule(("data.semantic_ids.*",), of_data(lambda d: d.semantic_ids is not None), "with semantic_ids.vectors or codes"),
     Rule(ITEM_KEYS, of_data(lambda d: d.items.file is not None), "with data.items.file"),
-    Rule(
-        ("loss.ndcg", "loss.others"), lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"
-    ),
     Rule(WINDOW_KEYS, lambda cfg: not cfg.kind.fitted_at_once, "by models that are trained step by step"),
     Rule(("data.sequences.held_out",), of_data(lambda d: d.split.by != "leave_one_out"), "without leave_one_out"),
     Rule(("data.items.*",), of_data(lambda d: d.item_feature is not None), "with data.items.feature"),

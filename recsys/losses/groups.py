@@ -9,10 +9,8 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
-from recsys.base.ranges import Count, Share
+from recsys.base.ranges import MAX_GRADE, Count, Share
 from recsys.losses.ranking import RankingLoss
-
-MAX_GRADE = 30.0  # gains of 2^grade - 1 must fit into float32
 
 
 class GroupLoss(nn.Module, RankingLoss):

@@ -16,6 +16,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
+from recsys.base.ranges import MAX_GRADE
 from recsys.interface.batch import Batch
 from recsys.interface.features import FeatureSpec
 from recsys.interface.labels import BinaryLabel, Label, NumberLabel
@@ -25,7 +26,6 @@ from recsys.models.protocols import Batches, FittedRankingModel
 Library = Literal["lightgbm", "xgboost", "catboost"]
 Count = Annotated[int, Field(ge=1, le=2**20)]
 Part = Annotated[float, Field(gt=0, le=1)]
-MAX_GRADE = 30  # LightGBM's gains of NDCG, 2^grade - 1, end here
 
 
 class GBM(nn.Module, FittedRankingModel):
@@ -238,7 +238,7 @@ class _TreeTable:
             are comparable
         ordered: return rows with their groups, and labels as they are
 
-        Raises UserError if the order of rows is to be fitted and a label is no grade.
+        Raises UserError if `ordered` is set and a label is not a grade.
         """
         values = np.ascontiguousarray(self.labels[:, index])
         has = np.isfinite(values)

@@ -36,7 +36,7 @@ MIN_WIDTH = 3  # values of a row, from which a first line with another number of
 MIN_LENGTHS = 3  # different numbers of items on lines that are lists
 NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows may begin with
 LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
-HINTS = {  # lines that are no rows -> how to write them; the first line stands for {}
+HINTS = {  # a pattern of lines that are not rows -> how to write them; {} is the first line
     r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$": (
         "its lines hold a label and number:value; write the YAML by hand, with source.format: svmlight"
     ),
@@ -182,7 +182,7 @@ def table_of(text: str) -> DividedText:
             is_empty = tables[single].share > valid[double].share or alone > (1 - MIN_STEADY) * len(valid[double].rows)
             valid.pop(double if is_empty else single, None)
     if "," in valid and len(valid) > 1 and text.count(",") == len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", text)):
-        valid.pop(",")  # all commas are those of decimals, such as 1,5
+        valid.pop(",")  # every comma is a decimal comma, as in 1,5
     if valid:
         first = SEPARATORS.index
         return max(
@@ -271,7 +271,7 @@ def _share(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
 
 
 def _comment(text: str) -> tuple[str | None, str]:
-    """Return what comment lines begin with, and the text without them; a header that begins with # is not one."""
+    """Return what comment lines begin with, and the text without them. A header line that begins with # stays."""
     mark = next((m for m in ("#", "%", "//") if text.startswith(m)), None)
     if mark is None:
         return None, text

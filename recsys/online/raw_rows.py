@@ -1,7 +1,7 @@
 """Compute features from raw rows in memory: rename, join, derive, parse, add group features, transform.
 
-`Pipeline` (rows as dicts), `Predictor` and `Recommender` (data frames) use this; data preparation runs the same steps
-chunk by chunk.
+`RowTransforms` (rows as dicts), `Predictor` and `Recommender` (data frames) use this; data preparation runs the same
+steps chunk by chunk.
 """
 
 from __future__ import annotations

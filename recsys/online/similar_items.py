@@ -11,6 +11,7 @@ import torch
 from recsys.base.errors import UserError
 from recsys.data.features.row_sources import slices
 from recsys.index.cosines import Cosines
+from recsys.index.protocol import equal_rows
 from recsys.interface.batch import CandidateIds, ItemLists, ItemRows
 from recsys.online.queries import named_items
 from recsys.online.query_parameters import NOT_RELATED, unknown_candidates, unknown_item
@@ -84,7 +85,8 @@ def similar_items(
 def _relations(recommender: Recommender) -> Callable[[int], np.ndarray]:
     """Return how like an item all candidates are, (N,), from its id. Raises UserError if the model does not say."""
     if recommender.items is not None:
-        return Cosines(recommender.items.numpy())
+        vectors = recommender.items.numpy()
+        return Cosines(vectors, equal_rows(vectors))
     model = recommender.model
     if not model.relates_items:
         raise UserError(NOT_RELATED)

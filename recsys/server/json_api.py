@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +72,7 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     Args:
         core, call, name, version, body: as for `predict`.
     """
-    return await _answer_queries(core, call, name, version, body, _query)
+    return await _answer_queries(core, call, name, version, body, BODY_KEYS, _query)
 
 
 async def similar(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
@@ -81,16 +81,26 @@ async def similar(core: Core, call: Call, name: str | None, version: str | None,
     Args:
         core, call, name, version, body: as for `predict`.
     """
-    return await _answer_queries(core, call, name, version, body, _similar_query)
+    return await _answer_queries(core, call, name, version, body, SIMILAR_KEYS, _similar_query)
 
 
 async def _answer_queries(
-    core: Core, call: Call, name: str | None, version: str | None, body: bytes, make: Callable[..., Query]
+    core: Core,
+    call: Call,
+    name: str | None,
+    version: str | None,
+    body: bytes,
+    keys: Sequence[str],
+    make: Callable[[Core, LoadedVersion, object, str], Query],
 ) -> bytes:
-    """Answer one query or several. make: from the worker, the model, the body and the place of a query"""
+    """Answer one query or several.
+
+    keys: those of a query
+    make: makes a query for the worker and the model of its body and its place in the request
+    """
     request = parse_json(body)
     is_list = "queries" in request
-    check_keys(request, ("queries",) if is_list else KEYS_OF_QUERIES[make])
+    check_keys(request, ("queries",) if is_list else keys)
     loaded = core.route(call, name, version, lambda: body)
     _check_verb(loaded, "recommend")
     bodies = request["queries"] if is_list else [request]
@@ -153,9 +163,6 @@ def _similar_query(_: Core, loaded: LoadedVersion, body: object, where: str) -> 
     if loaded.servable.context:
         raise bad(f"model {loaded.name} is a pipeline, which lists items for a context; name a retrieval model")
     return make_similar(body, where)
-
-
-KEYS_OF_QUERIES = {_query: BODY_KEYS, _similar_query: SIMILAR_KEYS}
 
 
 def _rows(core: Core, rows: object, key: str, has_lists: bool = True) -> list[Any]:

@@ -19,7 +19,6 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import process_group, started_by_torchrun
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
-from recsys.evaluation.metrics_table import main_k
 from recsys.files.atomic import write_json
 from recsys.interface.batch import Batch
 from recsys.interface.labels import Label, predict
@@ -121,17 +120,13 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
 
 @dataclass(frozen=True)
 class Member:
-    """A run of an ensemble: its model, its labels with their calibration, and its prepared rows of a split.
-
-    ks: k of the main metric within groups
-    """
+    """A run of an ensemble: its model, its labels with their calibration, and its prepared rows of a split."""
 
     name: str
     module: Any
     labels: tuple[Label, ...]
     loader: ParquetLoader
     fitted: Fitted
-    ks: tuple[int, ...]
 
     @classmethod
     def load(cls, run: str, split: str, checkpoint: str) -> Member:
@@ -147,7 +142,7 @@ class Member:
         module = RESTORERS[type(cfg.kind)](cfg, prepared.fitted, chosen)
         labels = load_calibration(path, prepared.fitted.labels, chosen)
         loader = loader_on_cpu(cfg, prepared, split)
-        return cls(run, module, labels, loader, prepared.fitted, (main_k(tuple(cfg.metrics.k)),))
+        return cls(run, module, labels, loader, prepared.fitted)
 
     def predictions(self, batch: Batch) -> Tensor:
         """Return the calibrated predictions of the rows of a batch, (B, L)."""

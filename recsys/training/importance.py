@@ -18,19 +18,20 @@ from torch import Tensor
 from recsys.base.console import bar, results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.arrays import Arrays, dense_slices, single_valued
-from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.batch_tensors import BatchTensors, arrays_of
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.derive import key_of
 from recsys.data.raw.row_sql import parse_sql
 from recsys.evaluation.group_metrics import group_values
 from recsys.evaluation.metrics import CLASSES, NUMBERS
-from recsys.evaluation.metrics_table import lower_is_better
+from recsys.evaluation.metrics_table import lower_is_better, main_k
 from recsys.evaluation.resampling import Difference, Groups, Means, Measured, Predictions, deviations, difference
 from recsys.files.atomic import write_json
 from recsys.interface.features import FeatureSpec
 from recsys.interface.labels import BinaryLabel, Label, ScalarLabel, label_slices
 from recsys.schema.evaluate_schema import ImportanceConfig
 from recsys.training.evaluate_run import BATCH, Member
+from recsys.training.run_dir import choose_checkpoint, open_run
 
 SHOWN = ("auc", "ne", "rmse", "accuracy", "logloss")  # the metrics of a label, those that it has
 RESAMPLES = 100  # of the rows
@@ -76,13 +77,7 @@ class HeldOutRows:
                 shown.advance(batch.rows)
                 if i % step:
                     continue
-                columns = batch.sparse.to_dict()
-                singles = [columns[n].values().int().numpy() for n in single_valued(features)]
-                ids = np.stack(singles, axis=1) if singles else np.zeros((batch.rows, 0), np.int32)
-                lists = [f.name for f in features.sparse if f.multi_valued]
-                values = {n: columns[n].values().int().numpy().copy() for n in lists}
-                lengths = {n: columns[n].lengths().int().numpy().copy() for n in lists}
-                parts.append(Arrays(batch.dense.numpy().copy(), ids, values, lengths))
+                parts.append(arrays_of(batch, features).take(np.arange(batch.rows)))  # a copy
                 for name, own in more.items():
                     if (x := getattr(batch, name)) is not None:
                         own.append(x.numpy().copy())
@@ -97,13 +92,17 @@ def importance(run: str, split: str, checkpoint: str, cfg: ImportanceConfig) -> 
     Raises:
         UserError: the model does not score rows, or the data has no such column or no rows of the split.
     """
+    trained, path = open_run(run)
+    if not trained.kind.scores_rows:
+        raise UserError(f"importance: is measured for models that score rows, and that of {path} retrieves items")
+    choose_checkpoint(path, checkpoint)  # before anything is read
     member = Member.load(run, split, checkpoint)
     fitted = member.fitted
     made = made_of(fitted.data, fitted.features)
     groups = _groups_of(cfg.together, made)
     rows = HeldOutRows.read(member, fitted.features, cfg.rows)
     say(f"shuffling {len(groups)} columns, {cfg.repeats} times each, among {rows.arrays.rows:,} {split} rows")
-    ks = member.ks if rows.group is not None else ()
+    ks = [main_k(tuple(trained.metrics.k))] if rows.group is not None else []
     before = _measured(member, rows, rows.arrays, ks)
     draws = np.random.default_rng(cfg.seed)
     found: dict[str, list[ColumnImportance]] = {label: [] for label in before}

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from recsys.index.cosines import Cosines
+from recsys.index.protocol import equal_rows
 from recsys.interface.batch import CandidateIds, ItemLists, ItemRows
 from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.models.ease import EASE
@@ -50,7 +51,7 @@ def test_the_scores_of_one_item_are_its_weights(model: Any) -> None:
 def test_cosines_of_zeros_and_of_equal_vectors() -> None:
     vectors = np.random.default_rng(0).standard_normal((9, 33)).astype(np.float32)
     vectors[3], vectors[7] = 0, vectors[2]
-    cosines = Cosines(vectors)
+    cosines = Cosines(vectors, equal_rows(vectors))
     for row in range(9):
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(vectors[row])
         wanted = np.divide(vectors @ vectors[row], lengths, out=np.zeros(9, np.float32), where=lengths > 0)

@@ -79,6 +79,17 @@ class BatchTensors:
         return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(columns.reshape(self.rows, -1)))
 
 
+def arrays_of(batch: Batch, features: FeatureSpec) -> Arrays:
+    """Return the features of a Batch as arrays, which share its memory where they can."""
+    columns, singles = batch.sparse.to_dict(), single_valued(features)
+    ids = np.zeros((batch.rows, 0), np.int32)
+    if singles:
+        ids = np.stack([columns[n].values().int().numpy() for n in singles], axis=1)
+    lists = [f.name for f in features.sparse if f.multi_valued]
+    values = {n: columns[n].values().int().numpy() for n in lists}
+    return Arrays(batch.dense.numpy(), ids, values, {n: columns[n].lengths().int().numpy() for n in lists})
+
+
 def candidates_of(fitted: Fitted) -> Candidates:
     """Return the items that retrieval models rank, with their popularity and features."""
     from recsys.interface.candidates import Candidates  # online serving does not need it

@@ -1,4 +1,4 @@
-"""The data profile that `Profiler` computes.
+"""The data profile that `profile_rows` computes.
 
 A cell is a value or a range of numbers. Frames of cells have the columns label, special (missing values, or the rest),
 train, validation, test (their rows; for bags, their lookups) and positives (the part of train whose label is 1).

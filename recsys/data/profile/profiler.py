@@ -1,8 +1,8 @@
 """Profile parsed rows of all splits. They are stored as Parquet, of which polars counts one column after another.
 
-Every value is counted, so memory grows with the number of distinct values, not of rows. Missing values, moments and
-distinct numbers are those of all rows. Quantiles, histograms and cells of numbers come from a sample, which is all rows
-if a split has at most SAMPLE_ROWS: polars would hold a whole column in memory for them.
+polars counts every value, so memory grows with the number of distinct values, not of rows. It computes missing values,
+moments and distinct numbers from all rows, and quantiles, histograms and cells of numbers from a sample, for which it
+would hold a whole column in memory. A split of at most SAMPLE_ROWS rows is its own sample.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What the raw files say of a config: columns of joined tables, widths of vectors, and the types of raw columns.
+"""Read from the raw files what a config leaves open: columns of joined tables, widths of vectors, types of columns.
 
 With the types, and the side tables, serving parses rows in the same way as data preparation, without the raw files:
 `raw.parquet` has no rows, only columns and types; `sides/` holds one table for each join that features need.

@@ -286,7 +286,7 @@ class VectorScorer:
 
     @cached_property
     def _cosines(self) -> Cosines:
-        return Cosines(self._items)
+        return Cosines(self._items, self._equal)
 
     @property
     def multiplies(self) -> bool:

@@ -96,7 +96,7 @@ class ServedRetrieval:
 
     @property
     def relates_items(self) -> bool:
-        """Whether the model says which items are like one."""
+        """True if the model can list the items most like one."""
         return self._scorer.relates_items
 
     @property
