@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from recsys.base.durations import Duration
 from recsys.base.errors import UserError
 from recsys.base.parsing import StrictSettings, parse
 from recsys.files.model_folder import GuardSettings
 from recsys.files.user_files import check_name, on_file_system, problem_of
 from recsys.follow.gate import GateConfig
 from recsys.follow.increment_checks import CheckConfig
-from recsys.store.aggregates import seconds_of_age
 from recsys.store.definition import read_yaml
 
 LocalPath = Annotated[Path, BeforeValidator(lambda value: on_file_system(str(value)))]
@@ -39,23 +39,14 @@ class PartitionsConfig(StrictSettings):
 
     folder: LocalPath
     pattern: str = "day=*"
-    every: str = "1d"
-    delay: str | None = None
+    every: Duration = "1d"
+    delay: Duration | None = None
     clock: Literal["data", "wall"] = "data"
     settle_seconds: float = Field(0.0, ge=0)
     context: int = Field(0, ge=0)
     stream: str | None = None
     time: str = "time"
     kafka_properties: LocalPath | None = None
-
-    @field_validator("every", "delay")
-    @classmethod
-    def _is_duration(cls, text: str | None) -> str | None:
-        try:
-            seconds_of_age(text)
-        except ValueError as e:
-            raise ValueError(f"{e}; write a duration such as 1h, 1d or 36h") from None
-        return text
 
     @model_validator(mode="after")
     def _a_stream_has_a_delay(self) -> PartitionsConfig:

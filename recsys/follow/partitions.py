@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys.base.console import say
+from recsys.base.durations import seconds_of_age
 from recsys.base.errors import UserError
 from recsys.data.raw.raw_files import natural_sort
 from recsys.files.atomic import whole_file, write_json
 from recsys.files.data_files import files_in, is_data
 from recsys.files.json_text import append_line, parse_json
 from recsys.follow.follow_settings import PartitionsConfig
-from recsys.store.aggregates import seconds_of_age
 from recsys.store.streams import Message, open_stream
 
 DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T_ ]?(\d{2})(?::?(\d{2}))?(?!\d))?")

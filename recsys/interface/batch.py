@@ -68,20 +68,25 @@ def item_rows(ids: CandidateIds, rows: int) -> ItemRows:
 
 @dataclass
 class ItemLists(JaggedIds):
-    """B lists of rows of the item table."""
+    """B lists of rows of the item table.
+
+    weights: (P,) float64, what each item counts in a fit, at most 1; None: 1
+    """
 
     values: ItemRows
+    weights: Tensor | None = None
 
 
 @dataclass
 class CandidateLists(JaggedIds):
-    """B lists of candidates."""
+    """B lists of candidates. weights: as of ItemLists"""
 
     values: CandidateIds
+    weights: Tensor | None = None
 
     def in_table(self, rows: int) -> ItemLists:
         """Return the rows of the candidates in an item table of `rows` rows."""
-        return ItemLists(item_rows(self.values, rows), self.lengths)
+        return ItemLists(item_rows(self.values, rows), self.lengths, self.weights)
 
 
 @dataclass(frozen=True)

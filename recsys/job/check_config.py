@@ -145,8 +145,18 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
         if reads and not generates:
             why = "this model scores items; set loss=likelihood only for model=tiger"
             raise UserError(f"loss={target_of(cfg.loss)}: {why}")
+    _check_times(cfg, model)
     if loss is not None and ranks_rows:
         _check_ranking_loss(cfg, loss)
+
+
+def _check_times(cfg: RunConfig, model: str) -> None:
+    """Raise UserError for the age of interactions that have no time."""
+    key, node = ("model", cfg.model) if model == "closed_form" else ("loss", cfg.loss or {})
+    for name in ("window", "half_life"):
+        if node.get(name) is not None and not cfg.data.time_columns:
+            why = "the training items of this data have no times; set data.sequences.max_length and data.group.order"
+            raise UserError(f"{key}.{name}={node[name]}: {why}")
 
 
 def _check_order(cfg: RunConfig) -> None:

@@ -12,11 +12,10 @@ from recsys.losses.retrieval import (
     FullSoftmax,
     Likelihood,
     LossInputs,
-    Negatives,
-    Popularity,
     RetrievalLoss,
     SampledSoftmax,
 )
+from recsys.losses.sampling import Negatives, Popularity
 from recsys.losses.tasks import LabelLosses, Tasks, label_loss
 
 __all__ = [

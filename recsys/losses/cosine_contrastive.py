@@ -9,8 +9,9 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
-from recsys.base.ranges import Count
-from recsys.losses.retrieval import Distribution, LossInputs, Negatives, Popularity, RetrievalLoss, sample_negatives
+from recsys.base.ranges import Age, Count
+from recsys.losses.retrieval import LossInputs, RetrievalLoss
+from recsys.losses.sampling import Distribution, Negatives, Popularity, ageing_of_negatives, sample_negatives
 
 _TOLERANCE = 1e-2  # difference of a vector's length from 1 that rounding may make, also in bfloat16
 
@@ -27,6 +28,8 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         weight: weight of the negatives.
         shared: whether all chosen items of a batch share one sample, which takes one matrix product; otherwise each
             has its own, as in the paper.
+        window: age from which a choice does not count for the popularity of negatives.
+        half_life: age at which it counts half.
     """
 
     def __init__(
@@ -37,8 +40,11 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         margin: Annotated[float, Field(ge=-1, le=1)] = 0.4,
         weight: NonNegativeFloat = 150.0,
         shared: bool = True,
+        window: Age | None = None,
+        half_life: Age | None = None,
     ) -> None:
         super().__init__()
+        self.ageing = ageing_of_negatives(negatives, window, half_life)
         self.negatives, self.count, self.margin, self.weight, self.shared = negatives, count, margin, weight, shared
         self._checked = False
 

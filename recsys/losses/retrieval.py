@@ -8,66 +8,27 @@ which have T chosen items.
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from recsys.base.ranges import Count, Part, Share
+from recsys.base.ranges import Age, Count, Part, Share
+from recsys.interface.ageing import Ageing
 from recsys.losses.blocked_softmax import blocked_cross_entropy
+from recsys.losses.sampling import (
+    Distribution,
+    Negatives,
+    Popularity,
+    ageing_of_negatives,
+    all_candidates,
+    sample_ids,
+    sample_negatives,
+)
 from recsys.models.common.items import QueryBatch, Scorer
 
-Distribution = Literal["uniform", "popularity", "in_batch"]
 REDRAWS = 4  # how often negatives that are in a row's history are drawn again
-MIN_SAMPLES = (
-    8  # samples per candidate from which all candidates are scored: few are then in no sample, with a gradient of 0
-)
-MAX_CANDIDATES = 32  # candidates per negative of a target up to which it takes less time to score all of them
-
-
-class Popularity:
-    """Counts (N,) of how often each candidate was chosen in training, and cached distributions derived from them."""
-
-    def __init__(self, counts: Tensor) -> None:
-        self.counts = counts
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    @cached_property
-    def cumulative(self) -> Tensor:
-        """Cumulative counts (N,) in float64, for sampling."""
-        return self.counts.double().cumsum(0)
-
-    @cached_property
-    def log_share(self) -> Tensor:
-        """Logarithm (N,) of each candidate's share of all choices, at least that of a candidate chosen once."""
-        return (self.counts.clamp(min=1) / self.counts.sum().clamp(min=1)).log()
-
-
-@dataclass
-class Negatives:
-    """Sampled items that the chosen items are compared with.
-
-    ids: (M,) negatives shared by all queries, or (T, n) separate negatives for each chosen item
-    log_share: (N,) logarithm of each candidate's expected share of a sample; None if the loss does not need it
-    sampling_rate: number of sampled negatives divided by the number of all other items
-    complete: whether `ids` has each candidate once
-    uniform: whether `ids` are drawn uniformly
-    """
-
-    ids: Tensor
-    log_share: Tensor | None = None
-    sampling_rate: float = 1.0
-    complete: bool = False
-    uniform: bool = False
-
-    def looked_up(self, popularity: Popularity) -> Tensor:
-        """Return the ids whose vectors are looked up: `ids`, or all candidates where scoring all takes less time."""
-        rows, separate = len(popularity), self.uniform and self.ids.dim() == 2
-        of_all = separate and rows <= min(self.ids.numel() // MIN_SAMPLES, MAX_CANDIDATES * self.ids.shape[1])
-        return torch.arange(1, rows, device=self.ids.device) if of_all else self.ids
 
 
 @dataclass
@@ -128,7 +89,12 @@ class LossInputs:
 
 
 class RetrievalLoss(Protocol):
-    """Protocol of losses over queries and items. A loss that a config names must subclass it and nn.Module."""
+    """Protocol of losses over queries and items. A loss that a config names must subclass it and nn.Module.
+
+    ageing: how choices count by their age in the popularity that `sample` takes; None: alike
+    """
+
+    ageing: Ageing | None = None
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
         """Sample the negatives for the chosen items, targets (T,)."""
@@ -153,7 +119,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         self.label_smoothing = label_smoothing
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        return _all_candidates(targets, popularity)
+        return all_candidates(targets, popularity)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of all candidates (M, d)."""
@@ -167,10 +133,6 @@ class FullSoftmax(nn.Module, RetrievalLoss):
             )
         scores = inputs.negative_scores()
         return nn.functional.cross_entropy(scores, inputs.targets - 1, label_smoothing=self.label_smoothing)
-
-
-def _all_candidates(targets: Tensor, popularity: Popularity) -> Negatives:
-    return Negatives(torch.arange(1, len(popularity), device=targets.device), complete=True)
 
 
 class SampledSoftmax(nn.Module, RetrievalLoss):
@@ -192,6 +154,8 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
             scores if there are few candidates.
         hardest: use only this many negatives per query, those with the highest scores (Zhang et al. 2013,
             https://dl.acm.org/doi/10.1145/2484028.2484126); None uses all.
+        window: age from which a choice does not count for the popularity of negatives.
+        half_life: age at which it counts half.
     """
 
     def __init__(
@@ -203,8 +167,11 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         temperature: PositiveFloat = 1.0,
         shared: bool = True,
         hardest: Count | None = None,
+        window: Age | None = None,
+        half_life: Age | None = None,
     ) -> None:
         super().__init__()
+        self.ageing = ageing_of_negatives(negatives, window, half_life)
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
         self.shared, self.hardest = shared, hardest
 
@@ -268,6 +235,8 @@ class BCE(nn.Module, RetrievalLoss):
             left out.
         shared: whether all chosen items of a batch share one sample; use it with a large `count`, since separate
             samples take T x count vectors, or T x N scores if there are few candidates.
+        window: age from which a choice does not count for the popularity of negatives.
+        half_life: age at which it counts half.
     """
 
     takes_weights = True
@@ -280,8 +249,11 @@ class BCE(nn.Module, RetrievalLoss):
         calibration: Part = 0.0,
         shared: bool = False,
         outside_history: bool = False,
+        window: Age | None = None,
+        half_life: Age | None = None,
     ) -> None:
         super().__init__()
+        self.ageing = ageing_of_negatives(negatives, window, half_life)
         if shared and outside_history:
             raise ValueError("outside_history=true: rows have different histories; set shared=false")
         self.negatives, self.count, self.calibration, self.shared = negatives, count, calibration, shared
@@ -317,10 +289,20 @@ class BPR(nn.Module, RetrievalLoss):
     Args:
         negatives: uniform, popularity or in_batch.
         count: number of negatives per chosen item; 1 in the paper.
+        window: age from which a choice does not count for the popularity of negatives.
+        half_life: age at which it counts half.
     """
 
-    def __init__(self, *, negatives: Distribution = "uniform", count: Count = 16) -> None:
+    def __init__(
+        self,
+        *,
+        negatives: Distribution = "uniform",
+        count: Count = 16,
+        window: Age | None = None,
+        half_life: Age | None = None,
+    ) -> None:
         super().__init__()
+        self.ageing = ageing_of_negatives(negatives, window, half_life)
         self.negatives, self.count = negatives, count
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
@@ -332,29 +314,6 @@ class BPR(nn.Module, RetrievalLoss):
         margin = positive[:, None] - inputs.negative_scores()
         chosen = inputs.negatives.ids == inputs.targets[:, None]
         return nn.functional.softplus(-margin).masked_fill(chosen, 0.0).mean()
-
-
-def sample_negatives(
-    negatives: Distribution, count: int, targets: Tensor, popularity: Popularity, *, shared: bool
-) -> Negatives:
-    """Sample negatives (T, n), or (M,) if shared: all candidates if uniform ones would be half of them or more."""
-    if shared and negatives == "uniform" and 2 * count >= len(popularity) - 1:
-        return _all_candidates(targets, popularity)
-    shape = (count,) if shared else (len(targets), count)
-    return Negatives(sample_ids(negatives, shape, targets, popularity), uniform=negatives == "uniform")
-
-
-def sample_ids(negatives: Distribution, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
-    """Sample candidates with replacement. in_batch returns all chosen items of the batch where `shape` allows it."""
-    if negatives == "in_batch":
-        if len(shape) == 1 and shape[0] >= len(targets):
-            return targets
-        return targets[torch.randint(len(targets), shape, device=targets.device)]
-    if negatives == "uniform":
-        return torch.randint(1, len(popularity), shape, device=targets.device)
-    weights = popularity.cumulative
-    points = torch.rand(shape, dtype=torch.float64, device=targets.device) * weights[-1]
-    return torch.searchsorted(weights, points, right=True).clamp(max=len(popularity) - 1)
 
 
 class Likelihood(nn.Module, RetrievalLoss):

@@ -84,6 +84,10 @@ class RetrievalTask(nn.Module):
             raise UserError(f"model: {e}") from e
         self.popularity = None if candidates is None else Popularity(candidates.popularity[: self.model.items.rows])
 
+    def set_popularity(self, counts: Tensor) -> None:
+        """Set what negatives are drawn by instead of the counts of all choices: (N,) of the item table's rows."""
+        self.popularity = Popularity(counts)
+
     @property
     def scorer(self) -> Any:
         """The model's scorer."""

@@ -6,7 +6,8 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
-from recsys.base.ranges import Count
+from recsys.base.ranges import Age, Count
+from recsys.interface.ageing import Ageing
 from recsys.interface.batch import ItemLists
 from recsys.interface.features import FeatureSpec
 from recsys.models.common.co_occurrence import best_of_rows, candidates, co_occurrences, distinct
@@ -27,6 +28,8 @@ class ItemKNN(nn.Module, ClosedFormModel):
         shrink: the greater it is, the less the similarities of rare items count.
         weigh_lists: whether a list counts the less, the longer it is; false: each list counts 1.
         normalise: divide each item's kept similarities by their sum, so that all items have an equal vote.
+        window: age from which interactions do not count.
+        half_life: age at which an interaction counts half; two items of a list count the root of their product in n_ij.
     """
 
     neighbours: Tensor  # (N, k) int64, nearest first
@@ -40,6 +43,8 @@ class ItemKNN(nn.Module, ClosedFormModel):
         shrink: NonNegativeFloat = 0.3,
         weigh_lists: bool = True,
         normalise: bool = False,
+        window: Age | None = None,
+        half_life: Age | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -47,6 +52,7 @@ class ItemKNN(nn.Module, ClosedFormModel):
         self.shrink = shrink
         self.weigh_lists = weigh_lists
         self.normalise = normalise
+        self.ageing = Ageing.of(window, half_life)
         size = (self.rows, min(k, self.rows))
         self.register_buffer("neighbours", torch.zeros(size, dtype=torch.int64, device=device))
         self.register_buffer("similarities", torch.zeros(size, device=device))
@@ -56,10 +62,13 @@ class ItemKNN(nn.Module, ClosedFormModel):
         lists = distinct(interactions, self.rows)
         weights = lists.lengths.double().clamp(min=1).reciprocal() if self.weigh_lists else None
         counts = None if weights is None else weights[lists.segment_ids]
+        if lists.weights is not None:
+            counts = lists.weights if counts is None else counts * lists.weights
+        roots = None if lists.weights is None else lists.weights.sqrt()
         root = torch.bincount(lists.values, counts, minlength=self.rows).double().sqrt()
         self.neighbours.zero_()
         self.similarities.zero_()
-        for start, block in co_occurrences(lists, self.rows, chunk=_CHUNK, weights=weights):
+        for start, block in co_occurrences(lists, self.rows, chunk=_CHUNK, weights=weights, roots=roots):
             one, other = block.indices()
             similarity = block.values() / (root[one + start] * root[other] + self.shrink)
             similarity = (

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.interface.ageing import Ageing
 from recsys.interface.batch import Batch, Interactions, ItemLists
 from recsys.interface.candidates import Candidates
 from recsys.models.common.boosters import GroupOrder
@@ -156,11 +157,13 @@ class ClosedFormModel(Protocol):
 
     rows: N, the number of item ids that the model knows, including 0 (unknown items)
     relates_items: whether the scores of a history of one item say which items are like it
+    ageing: how the interactions that `fit` takes count by their age, in their `weights`; None: alike
     advance: a function that a long `fit` calls with the number of items that it has fitted since the last call
     """
 
     rows: int
     relates_items: bool = True
+    ageing: Ageing | None = None
     advance: Callable[[float], object] = staticmethod(lambda _: None)
 
     def set_candidates(self, candidates: Candidates) -> None:

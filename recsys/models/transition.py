@@ -5,7 +5,8 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from recsys.base.ranges import Depth, Natural, Part
+from recsys.base.ranges import Age, Depth, Natural, Part
+from recsys.interface.ageing import Ageing
 from recsys.interface.batch import ItemLists, JaggedIds, segment_ids_of
 from recsys.interface.candidates import Candidates
 from recsys.interface.features import FeatureSpec
@@ -42,6 +43,8 @@ class Transition(nn.Module, ClosedFormModel):
         similar: number of items most like an item, or 0, by the cosine of their features' values, each weighted by the
             logarithm of its inverse frequency; values of more than 1,000 items and a hundredth of all do not count.
         similar_weight: number of transitions that they count as, together.
+        window: age of the later item from which a transition does not count.
+        half_life: age of the later item at which a transition counts half.
     """
 
     item_starts: Tensor  # (N + 1,) int64: where the followers of each item start
@@ -59,11 +62,14 @@ class Transition(nn.Module, ClosedFormModel):
         backward: Part = 0.0,
         similar: Natural = 20,
         similar_weight: PositiveFloat = 10.0,
+        window: Age | None = None,
+        half_life: Age | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
         self.last, self.item_weight, self.hops, self.hop_weight = items, item_weight, hops, hop_weight
         self.backward, self.similar, self.similar_weight = backward, similar, similar_weight
+        self.ageing = Ageing.of(window, half_life)
         self._about: JaggedIds | None = None  # the values of all features of each item, numbered together
         self.rows = candidates(features, "Transition")
         self.register_buffer("item_starts", torch.zeros(self.rows + 1, dtype=torch.int64, device=device))
@@ -88,8 +94,10 @@ class Transition(nn.Module, ClosedFormModel):
         within = lists.segment_ids[1:] == lists.segment_ids[:-1]
         before, after = lists.values[:-1][within], lists.values[1:][within]
         rows, columns = torch.cat([before, after]), torch.cat([after, before])
-        weights = torch.ones(len(rows), dtype=torch.float64)
-        weights[len(before) :] = self.backward
+        of_moves = torch.ones(len(before), dtype=torch.float64)
+        if lists.weights is not None:
+            of_moves = lists.weights[1:][within]
+        weights = torch.cat([of_moves, self.backward * of_moves])
         moves = (rows != columns) & (weights > 0)
         keys, weights = rows[moves] * self.rows + columns[moves], weights[moves]
         if self._about is not None:

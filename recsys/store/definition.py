@@ -26,27 +26,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from recsys.base.durations import Duration, is_number, seconds_of_age
 from recsys.base.errors import UserError
 from recsys.base.parsing import StrictSettings, parse
 from recsys.files.user_files import problem_of
 from recsys.schema.fields import Texts
-from recsys.store.aggregates import EVENTS, FUNCTIONS, Aggregate, is_number, seconds_of_age
+from recsys.store.aggregates import EVENTS, FUNCTIONS, Aggregate
 from recsys.store.views import View
 
 MAX_LIST = 100_000  # values of a list
-
-
-def _duration(text: str) -> str:
-    try:
-        seconds_of_age(text)
-    except ValueError as e:
-        raise ValueError(f"{e}; write a number and a unit, such as 30d or 12h") from None
-    return text
-
-
-Duration = Annotated[str, AfterValidator(_duration)]
 
 
 class AggregateConfig(StrictSettings, coerce_numbers_to_str=True):

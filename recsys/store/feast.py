@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from recsys.base.durations import microseconds_of_age, seconds_of_age
 from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file, write_text
 from recsys.files.outputs import check_output
@@ -24,8 +25,6 @@ from recsys.store.aggregates import (
     MICROSECONDS,
     TICK,
     at_times,
-    microseconds_of_age,
-    seconds_of_age,
     ticks,
     ticks_per_second,
     window_ticks,

@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from recsys.base.durations import is_number, seconds_of_age
 from recsys.base.errors import UserError
 from recsys.files.text_values import text_of
 from recsys.online.row_error import RowError
 from recsys.online.servable import Features, Outputs, Query, Row, Servable
-from recsys.store.aggregates import PER_SECOND, TICK, at_time, is_number, seconds_of_age
+from recsys.store.aggregates import PER_SECOND, TICK, at_time
 from recsys.store.fitting import CLOCKS
 from recsys.store.stores import FeatureStore, Values, events_of
 from recsys.store.views import View, columns_of

@@ -20,11 +20,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recsys.base.durations import microseconds_of_age
 from recsys.base.errors import UserError
 from recsys.files.atomic import whole_folder
 from recsys.files.data_files import files_in
 from recsys.files.user_files import file_url
-from recsys.store.aggregates import EVENTS, Aggregate, microseconds_of_age, ticks_per_second, window_ticks
+from recsys.store.aggregates import EVENTS, Aggregate, ticks_per_second, window_ticks
 from recsys.store.fitting import has_floats
 from recsys.store.views import View, columns_of
 

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from recsys.base.console import say
+from recsys.base.durations import is_number
 from recsys.base.errors import UserError, did_you_mean
 from recsys.files.data_files import named_by
 from recsys.files.text_values import as_text
@@ -28,7 +29,6 @@ from recsys.store.aggregates import (
     Aggregate,
     at_times,
     common_time,
-    is_number,
     ticks,
     ticks_per_second,
 )

@@ -9,7 +9,7 @@ from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features.grow import fresh_rows
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.data.loader.training_rows import training_pairs
+from recsys.data.loader.training_rows import training_counts, training_pairs
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
 from recsys.files.run_files import best_checkpoint, newest_checkpoint
@@ -123,12 +123,12 @@ def say_advice(cfg: RunConfig, prepared: Prepared, epochs: Epochs) -> None:
 
 def beginning_of(cfg: RunConfig, folder: RunFolder, prepared: Prepared) -> Beginning:
     """Return what a training begins with: its own checkpoint, that of another run, or initial weights. Collective."""
-    read_pairs = partial(training_pairs, prepared)
+    read = partial(training_pairs, prepared), partial(training_counts, prepared)
     if folder.resumed and (newest := newest_intact_checkpoint(folder.path)) is not None:
         known = folder.start is not None and folder.start.checkpoint == newest
-        return Beginning(read_pairs, resumed=folder.start if known else RunState.load(newest))
+        return Beginning(*read, resumed=folder.start if known else RunState.load(newest))
     if (run := run_to_start_from(cfg)) is None:
-        return Beginning(read_pairs)
+        return Beginning(*read)
     if (checkpoint := best_checkpoint(run) or newest_checkpoint(run)) is None:
         raise UserError(f"start_from={run}: has no complete checkpoint; resume it first")
-    return Beginning(read_pairs, start_from=(checkpoint, fresh_rows(prepared.fitted)))
+    return Beginning(*read, start_from=(checkpoint, fresh_rows(prepared.fitted)))

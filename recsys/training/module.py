@@ -99,6 +99,8 @@ class RecsysModule(pl.LightningModule):
             task.set_candidates(task.candidates.to(device))
             if (read_pairs := self._beginning.read_pairs) is not None and task.model.reads_interactions:
                 task.model.set_interactions(read_pairs(task.model.user).to(device))
+            if (read_counts := self._beginning.read_counts) is not None and task.loss.ageing is not None:
+                task.set_popularity(read_counts(task.loss.ageing, task.model.items.rows).to(device))
         if updates.recompute and not recompute_blocks(task.model):
             say_once(f"trainer.recompute=true: has no effect on {type(task.model).__name__}, which has no blocks")
         self.compiled = compiled_model(task, updates, device, self._placement.batch_size)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recsys.interface.ageing import Ageing
 from recsys.interface.batch import Interactions
 from recsys.training.run_state import RunState
 
@@ -57,11 +58,13 @@ class Beginning:
     """What a training begins with.
 
     read_pairs: returns the training interactions of the feature that a model names as its user
+    read_counts: returns how often the items of a number of rows were chosen in training, by age
     resumed: state of the checkpoint of this run that the training resumes from
     start_from: checkpoint of another run that the training starts from, and the rows that have new values, by
         vocabulary
     """
 
     read_pairs: Callable[[str], Interactions] | None = None
+    read_counts: Callable[[Ageing, int], Tensor] | None = None
     resumed: RunState | None = None
     start_from: tuple[Path, Mapping[str, np.ndarray]] | None = None

@@ -21,7 +21,7 @@ from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.export.artefact.scorers import SCORER_STATE, SCORERS
 from recsys.export.retrieval_graph import options_of
-from recsys.interface.batch import JaggedIds
+from recsys.interface.batch import CandidateIds, ItemLists, ItemRows
 from recsys.interface.candidates import Candidates
 from recsys.interface.features import FeatureSpec, SparseFeature
 from recsys.models import ease, item_knn, slim
@@ -49,9 +49,10 @@ def spec(n: int = N) -> FeatureSpec:
     return FeatureSpec(dense=(), sparse=(SparseFeature("item", n, "item"),), item="item")
 
 
-def to_lists(ids: Ids) -> JaggedIds:
+def to_lists(ids: Ids) -> ItemLists:
     values = torch.tensor([i for row in ids for i in row], dtype=torch.int64)
-    return JaggedIds(values, torch.tensor([len(row) for row in ids], dtype=torch.int64))
+    lengths = torch.tensor([len(row) for row in ids], dtype=torch.int64)
+    return ItemLists(ItemRows(CandidateIds(values)), lengths)
 
 
 def score(model: nn.Module, fitted: Ids, history: Ids) -> Array:

@@ -14,10 +14,11 @@ from forks import ok, run_forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.base.durations import seconds_of_age
 from recsys.base.errors import UserError
 from recsys.online.row_error import RowError
 from recsys.online.servable import Query
-from recsys.store.aggregates import Aggregate, seconds_of_age
+from recsys.store.aggregates import Aggregate
 from recsys.store.definition import load_views
 from recsys.store.materialise import materialise
 from recsys.store.request_features import OnlineFeatures, WithFeatures

@@ -11,10 +11,11 @@ import polars as pl
 import pytest
 
 from recsys import feature_store
+from recsys.base.durations import microseconds_of_age
 from recsys.base.errors import UserError
 from recsys.config.compose import parsed
 from recsys.schema.data_schema import EngineConfig
-from recsys.store.aggregates import FUNCTIONS, Aggregate, microseconds_of_age
+from recsys.store.aggregates import FUNCTIONS, Aggregate
 from recsys.store.views import View
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")

@@ -18,6 +18,7 @@ PLACE = "__place__"  # the row's position among all rows
 ITEM = "__item__"  # in the item table: the value that identifies an item
 TARGETS = "__targets__"  # the items that follow a query, as candidates
 HISTORY = "__history__"  # the items before a query, as candidates
+TIMES = "__times__"  # of training rows, the order of each item of HISTORY
 CONDITION = "__where__"  # begins the columns that say for which rows a condition is true
 CONTENTS = "__contents__"  # the name of the sample of hashes of training rows
 ROW = "__row__"  # PLACE in training rows, null in all others

@@ -212,7 +212,7 @@ class Fitted:
 
     def _select(self, frame: pl.DataFrame, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
         label = self._kept(frame)
-        others = [n for n in (*self.data.query_columns, *self.data.recency_columns) if n in frame.columns]
+        others = [n for n in self.data.list_columns if n in frame.columns]
         return frame.select(*label, *columns.values(), *others)
 
     def _kept(self, frame: pl.DataFrame) -> list[pl.Expr]:

@@ -11,7 +11,7 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP
-from recsys.data.features.blocks import HISTORY, ORDER, PLACE, SPLIT, TARGETS
+from recsys.data.features.blocks import HISTORY, ORDER, PLACE, SPLIT, TARGETS, TIMES
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import RowDifference, slices
 from recsys.data.features.value_index import group_numbers
@@ -171,6 +171,9 @@ def _sequences(data: ResolvedData, c: SequenceConfig, rows: pl.DataFrame, starts
         np.concatenate([stops, ends_of_targets[later]]),
         np.concatenate([trained, starts[later]]),
     )
+    if data.time_columns:  # of training rows; those of held-out rows have none
+        times = np.concatenate([trained, at[later]]), np.concatenate([stops, at[later]])
+        queries.append(slices(rows[ORDER], *times).alias(TIMES))
     first, stop = np.concatenate([firsts, held_firsts]), np.concatenate([stops, held_stops])
     which = np.concatenate([np.zeros(len(stops), np.uint8), split[later]])
     features = {n: s for n, s in data.sparse_columns.items() if s.sequence}
@@ -181,7 +184,9 @@ def _sequences(data: ResolvedData, c: SequenceConfig, rows: pl.DataFrame, starts
     )
     if c.reverse:
         reversed_ = sequences.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)
-        reversed_ = reversed_.with_columns(pl.lit(REPEATED, pl.UInt8).alias(SPLIT), pl.col(HISTORY).list.head(0))
+        reversed_ = reversed_.with_columns(
+            pl.lit(REPEATED, pl.UInt8).alias(SPLIT), pl.col(HISTORY, *data.time_columns).list.head(0)
+        )
         sequences = pl.concat([sequences, reversed_])
     return sequences
 

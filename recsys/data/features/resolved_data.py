@@ -7,7 +7,7 @@ from functools import cached_property
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.blocks import CONDITION, GROUP, HISTORY, ORDER, PLACE, TARGETS, TIME, prefix_name
+from recsys.data.features.blocks import CONDITION, GROUP, HISTORY, ORDER, PLACE, TARGETS, TIME, TIMES, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
 from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.label_kinds import LabelColumn
@@ -183,6 +183,16 @@ class ResolvedData(DataConfig):
     def recency_columns(self) -> list[str]:
         """The columns of arranged rows by which sequences are sorted: the order of the last row, then its place."""
         return [] if self.sequences is None else [ORDER, PLACE]
+
+    @property
+    def list_columns(self) -> list[str]:
+        """The columns of arranged rows that say which items lists are made of, and when they ended."""
+        return [*self.query_columns, *self.recency_columns, *self.time_columns]
+
+    @property
+    def time_columns(self) -> list[str]:
+        """The columns of arranged rows that hold the times of a group's training items."""
+        return [TIMES] if self.sequences is not None and self.group is not None and self.group.order else []
 
     @cached_property
     def item_table(self) -> "ResolvedData | None":

@@ -7,26 +7,43 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.data.features.blocks import HISTORY
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import HISTORY, TIMES
 from recsys.data.prepare.prepared import Prepared
 from recsys.files.manifest import UNREADABLE, DamagedFile
+from recsys.interface.ageing import Ageing
 from recsys.interface.batch import CandidateIds, CandidateLists, Interactions, ItemRows, item_rows
 from recsys.interface.features import OUT_OF_VOCABULARY, SparseFeature
 
 FIRST_ROWS = 1_000_000  # of a split, that are looked at
 
 
-def training_lists(prepared: Prepared) -> CandidateLists:
+def training_lists(prepared: Prepared, ageing: Ageing | None = None) -> CandidateLists:
     """Return the items that each group has chosen in training, one list per group that has any.
 
     The list that ended last in data.group.order comes last; of equal ones, the one that is last in the files.
+
+    ageing: how the items count by their age; None: alike
+
+    Raises:
+        UserError: the prepared data have no times of the items.
     """
-    recency = prepared.fitted.data.recency_columns
-    frame = _columns(prepared, [HISTORY, *recency]).filter(pl.col(HISTORY).list.len() > 0)
-    rows = (frame.sort(recency) if recency else frame)[HISTORY]
-    return CandidateLists(
-        CandidateIds(_ids(rows.explode(empty_as_null=False, keep_nulls=False))), _ids(rows.list.len())
-    )
+    data = prepared.fitted.data
+    if ageing is not None and TIMES not in pl.read_parquet_schema(prepared.files("train")[0]):
+        why = "prepared by an older version, without the times that window and half_life need"
+        raise UserError(f"{prepared.folder}: {why}; remove the folder, so that it is prepared again")
+    lists = [HISTORY] if ageing is None else [HISTORY, TIMES]
+    frame = _columns(prepared, [*lists, *data.recency_columns]).filter(pl.col(HISTORY).list.len() > 0)
+    frame = frame.sort(data.recency_columns) if data.recency_columns else frame
+    items = frame.select(pl.col(lists).explode(empty_as_null=False, keep_nulls=False))
+    weights = None if ageing is None else ageing.weights(torch.from_numpy(items[TIMES].to_numpy().copy()))
+    return CandidateLists(CandidateIds(_ids(items[HISTORY])), _ids(frame[HISTORY].list.len()), weights)
+
+
+def training_counts(prepared: Prepared, ageing: Ageing, rows: int) -> Tensor:
+    """Return how often each row of the item table was chosen in training, by age: (rows,) float32."""
+    lists = training_lists(prepared, ageing).in_table(rows)
+    return torch.bincount(lists.values, lists.weights, minlength=rows).float()
 
 
 def training_pairs(prepared: Prepared, user: str) -> Interactions:

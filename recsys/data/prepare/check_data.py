@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import GROUP, LABEL
-from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, KEY, LINE, ORDER, PLACE, ROW, SPLIT, TIME
+from recsys.data.features.blocks import CONTENTS, ELEMENT, IN_SPLIT, KEY, LINE, ORDER, PLACE, ROW, SPLIT, TIME, TIMES
 from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.label_columns import check_labels
@@ -29,7 +29,7 @@ from recsys.files.user_files import check_name, name_problem, shown_name
 from recsys.schema.data_schema import DataConfig, SequenceConfig
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
-RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, IN_SPLIT, PLACE, CONTENTS, ROW, LINE, ELEMENT)
+RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, TIMES, SPLIT, IN_SPLIT, PLACE, CONTENTS, ROW, LINE, ELEMENT)
 SAMPLES = {
     "clicks": clicks.write_sample,
     "sequences": sequences.write_sample,

@@ -25,24 +25,28 @@ def candidates(features: FeatureSpec, model: str) -> int:
 
 
 def known(lists: ItemLists, n: int) -> ItemLists:
-    """Drop the unknown items (0). Raises ValueError if an id is not one of the `n` rows."""
+    """Drop the unknown items (0) and those that count 0. Raises ValueError if an id is not one of the `n` rows."""
     if lists.values.numel():
         low, high = (int(x) for x in lists.values.aminmax())
         if low < 0 or high >= n:
             raise ValueError(f"item {low if low < 0 else high}: the item table has rows 0 to {n - 1}")
-    keep = lists.values != 0
-    return _rows(lists.values[keep], torch.bincount(lists.segment_ids[keep], minlength=len(lists)))
+    keep = lists.values != 0 if lists.weights is None else (lists.values != 0) & (lists.weights > 0)
+    weights = None if lists.weights is None else lists.weights[keep]
+    return _rows(lists.values[keep], torch.bincount(lists.segment_ids[keep], minlength=len(lists)), weights)
 
 
 def distinct(lists: ItemLists, n: int) -> ItemLists:
-    """Return the known items of each list once, in ascending order."""
+    """Return the known items of each list once, in ascending order, with the largest of their weights."""
     items = known(lists, n)
-    keys = torch.unique(items.segment_ids * n + items.values)  # ascending
-    return _rows(keys % n, torch.bincount(keys // n, minlength=len(lists)))
+    keys, place = torch.unique(items.segment_ids * n + items.values, return_inverse=True)  # ascending
+    weights = items.weights
+    if weights is not None:
+        weights = weights.new_zeros(len(keys)).index_reduce_(0, place, weights, "amax")
+    return _rows(keys % n, torch.bincount(keys // n, minlength=len(lists)), weights)
 
 
-def _rows(values: Tensor, lengths: Tensor) -> ItemLists:
-    return ItemLists(ItemRows(CandidateIds(values)), lengths)
+def _rows(values: Tensor, lengths: Tensor, weights: Tensor | None) -> ItemLists:
+    return ItemLists(ItemRows(CandidateIds(values)), lengths, weights)
 
 
 def starts(lengths: Tensor) -> Tensor:
@@ -64,25 +68,33 @@ def invert(lists: JaggedIds, n: int) -> JaggedIds:
 
 
 def co_occurrences(
-    lists: JaggedIds, n: int, *, chunk: int, weights: Tensor | None = None
+    lists: JaggedIds, n: int, *, chunk: int, weights: Tensor | None = None, roots: Tensor | None = None
 ) -> Iterator[tuple[int, Tensor]]:
     """Count the lists that contain both of two items, `chunk` items at a time. The items of a list must be distinct.
 
     Args:
         weights: (M,) float64, what each of the M lists adds to a count; by default 1.
+        roots: (P,) float64, of each item of a list; a list adds the product of two items' times its weight; by
+            default 1.
 
     Yields:
         The first item of a chunk, and its counts as a coalesced sparse (chunk, n) float64 tensor. The diagonal is the
         number of lists that contain an item.
     """
     of_item = None if weights is None else weights[lists.segment_ids]
+    if roots is not None:
+        of_item = roots if of_item is None else of_item * roots
     contains = sparse_matrix(lists.segment_ids, lists.values, (len(lists), n), of_item)
     inverse = invert(lists, n)
+    if roots is not None:
+        roots = roots[torch.argsort(lists.values, stable=True)]
     for start in range(0, n, chunk):
-        part = inverse.slice(start, min(start + chunk, n))
+        part, first = inverse.slice(start, min(start + chunk, n)), int(inverse.lengths[:start].sum())
+        values = None if roots is None else roots[first : first + len(part.values)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that sparse tensors are in beta
-            product = torch.sparse.mm(sparse_matrix(part.segment_ids, part.values, (len(part), len(lists))), contains)
+            of_items = sparse_matrix(part.segment_ids, part.values, (len(part), len(lists)), values)
+            product = torch.sparse.mm(of_items, contains)
         yield start, product.coalesce()
 
 

@@ -1,0 +1,51 @@
+"""How interactions count less, the older they are."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from recsys.base.durations import is_number, seconds_of_age
+from recsys.base.errors import UserError
+from recsys.base.ranges import Age
+
+EPOCHS = (3e8, 5e9)  # seconds since 1970 that are times of events: 1979 to 2128; milliseconds are beyond
+
+
+@dataclass(frozen=True)
+class Ageing:
+    """How the interactions of a training count: each by its age, the time from it to the newest of all.
+
+    Both are durations such as 7d, or numbers in the unit of data.group.order: seconds for times.
+
+    window: an interaction that is older does not count; None: all count
+    half_life: age at which an interaction counts half, and at twice that age a quarter; None: 1 at any age
+    """
+
+    window: Age | None
+    half_life: Age | None
+
+    @classmethod
+    def of(cls, window: Age | None, half_life: Age | None) -> Self | None:
+        """Return what these parameters say; None if interactions of all ages count alike."""
+        return None if window is half_life is None else cls(window, half_life)
+
+    def weights(self, times: Tensor) -> Tensor:
+        """Return what each interaction counts: times (P,) -> (P,) float64, from 0 to 1.
+
+        Raises:
+            UserError: a duration has a unit, and the times are no seconds.
+        """
+        newest = times.max() if len(times) else times.new_zeros(())
+        for name, value in vars(self).items():
+            if value is None or is_number(str(value)) or not len(times) or EPOCHS[0] < newest < EPOCHS[1]:
+                continue
+            why = f"data.group.order has numbers up to {newest:g}, which are no seconds since 1970"
+            raise UserError(f"{name}={value}: {why}; write {name} as a number in their unit")
+        ages, weights = newest - times, torch.ones_like(times)
+        if (half_life := seconds_of_age(str(self.half_life)) if self.half_life is not None else None) is not None:
+            weights = torch.exp2(-ages / half_life)
+        if (window := seconds_of_age(str(self.window)) if self.window is not None else None) is not None:
+            weights = weights.where(ages <= window, 0.0)
+        return weights
