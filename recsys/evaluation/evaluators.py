@@ -22,6 +22,7 @@ from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.collected_rows import from_rank_0, rank
 from recsys.evaluation.group_metrics import group_metrics
 from recsys.evaluation.metrics_table import TARGETS
+from recsys.evaluation.position_effects import PositionEffects
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.value_metrics import ClassMetrics, NumberMetrics, ValueMetrics
@@ -90,6 +91,8 @@ class LabelsEvaluator:
             training lacks, which are not a group.
         group_ks: values of k of the metrics within groups (data.group). Labels after the first have their GAUC over
             these groups, and so has the first without `gauc`. Empty if batches do not keep groups together.
+
+    positions: what the rows' positions did in the last `compute`; see PositionEffects. Empty if rows have none
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class LabelsEvaluator:
         self.labels, self._gauc, self._group_ks = labels, gauc, group_ks
         self._groups_of = _column if every_id_known else _known_values
         self._loader: ParquetLoader | None = None
+        self._positions, self.positions = PositionEffects(labels), dict[str, Any]()
         self.metrics, self._uncalibrated = ([_metrics_of(x, exact_rows, bins) for x in labels] for _ in range(2))
 
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
@@ -118,6 +122,7 @@ class LabelsEvaluator:
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
         logits = output.detach().float()
+        self._positions.update(task, logits, batch)
         self.add(torch.where(torch.isfinite(logits), predict(logits, self.labels), torch.nan), batch)
         if any(label.is_calibrated for label in self.labels):
             before = predict(logits, tuple(label.uncalibrated() for label in self.labels))
@@ -134,6 +139,7 @@ class LabelsEvaluator:
 
     def compute(self) -> dict[str, float]:
         parts = [metrics.compute() for metrics in self.metrics]
+        self.positions = self._positions.compute() or {}
         for part, label, before in zip(parts, self.labels, self._uncalibrated, strict=True):
             if label.is_calibrated:
                 part |= {f"{n}_uncalibrated": v for n, v in before.compute().items() if n in CALIBRATED}

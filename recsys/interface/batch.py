@@ -112,6 +112,7 @@ class Batch(Pipelineable):
     labels: (B, T) float32
     weight: (B,) float32, or None if all rows have weight 1; rows of weight 0 are padding
     group: (B,) int64, equal for neighbouring rows of one group; None unless data.group.together is set
+    position: (B,) int32, where each row stood in its list; None unless data.position is set, and in serving
     first_row: row number of the first row in its split
     queries: what a retrieval model makes of the rows, if the loader has had it made before the copy to a GPU
 
@@ -129,6 +130,7 @@ class Batch(Pipelineable):
     labels: Tensor
     weight: Tensor | None = None
     group: Tensor | None = None
+    position: Tensor | None = None
     targets: CandidateLists | None = None
     history: CandidateLists | None = None
     first_row: int = 0
@@ -145,6 +147,7 @@ class Batch(Pipelineable):
             labels=self.labels.to(device, non_blocking=non_blocking),
             weight=None if self.weight is None else self.weight.to(device, non_blocking=non_blocking),
             group=None if self.group is None else self.group.to(device, non_blocking=non_blocking),
+            position=None if self.position is None else self.position.to(device, non_blocking=non_blocking),
             targets=self.targets,
             history=self.history,
             first_row=self.first_row,
@@ -152,7 +155,7 @@ class Batch(Pipelineable):
         )
 
     def record_stream(self, stream: torch.Stream) -> None:
-        for tensor in (self.dense, self.labels, self.weight, self.group):
+        for tensor in (self.dense, self.labels, self.weight, self.group, self.position):
             if tensor is not None:
                 tensor.record_stream(stream)
         self.sparse.record_stream(stream)
@@ -166,6 +169,7 @@ class Batch(Pipelineable):
             labels=self.labels.pin_memory(),
             weight=None if self.weight is None else self.weight.pin_memory(),
             group=None if self.group is None else self.group.pin_memory(),
+            position=None if self.position is None else self.position.pin_memory(),
             targets=self.targets,
             history=self.history,
             first_row=self.first_row,

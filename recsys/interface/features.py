@@ -54,11 +54,26 @@ class SparseFeature:
 
 
 @dataclass(frozen=True)
+class PositionBias:
+    """What the position of a row does to its labels.
+
+    first: the position that predictions are for
+    features: names of the sparse features with which the bias differs
+    bias: additive or examination; see PositionConfig
+    """
+
+    first: int
+    features: tuple[str, ...] = ()
+    bias: Literal["additive", "examination"] = "additive"
+
+
+@dataclass(frozen=True)
 class FeatureSpec:
     """The columns of a Batch, in order: dense (B, D), sparse (F keys), labels (B, T).
 
     weighted: rows have weights, whose mean over the training rows is 1
     grouped: rows of a group follow each other, and batches have their groups
+    position: what the position of a row does to its labels; None if rows have none
 
     Single-valued sparse features come first, so that their ids are contiguous in a batch.
 
@@ -82,6 +97,7 @@ class FeatureSpec:
     item_ids: bool = True
     weighted: bool = False
     grouped: bool = False
+    position: PositionBias | None = None
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.dense] + [f.name for f in self.sparse] + [x.name for x in self.labels]
@@ -130,6 +146,8 @@ class FeatureSpec:
                 value.pop(name)
         if self.item_ids:
             value.pop("item_ids")
+        if self.position is None:
+            value.pop("position")
         return value
 
     @classmethod
@@ -143,6 +161,7 @@ class FeatureSpec:
             item_ids=value.get("item_ids", True),
             weighted=value.get("weighted", False),
             grouped=value.get("grouped", False),
+            position=PositionBias(**{**p, "features": tuple(p["features"])}) if (p := value.get("position")) else None,
         )
 
     def save(self, path: Path, more: Mapping[str, Any] = MappingProxyType({})) -> None:

@@ -118,6 +118,12 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
             if label.only_if is not None and label.otherwise != 0:
                 why = "this model learns a conversion from all rows"
                 raise UserError(f"{key}.only_if={label.only_if}: {why}; set {key}.otherwise=0, the label of the others")
+    if model != "ranking" and data.position_column is not None:
+        why = "is learned beside a ranking model that is trained step by step, and this model is not one; leave it out"
+        raise UserError(f"data.position.column={data.position_column}: {why}")
+    if data.position_column is not None and cfg.calibration != "none":
+        why = "predictions are for the first position, and validation rows are of all; set calibration=none"
+        raise UserError(f"calibration={cfg.calibration}: {why}")
     if model != "ranking" and cfg.numeric is not None:
         why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
         raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")

@@ -114,13 +114,18 @@ class RankingKind(ModelKind):
     def build_task(
         self, cfg: ResolvedConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
     ) -> Task | RetrievalTask:
+        from recsys.losses.position import PositionTower
         from recsys.losses.task import Task
 
         loss = None if cfg.loss is None else build_loss(cfg)
         model = build_model(cfg, features, device)
         target = "null" if cfg.loss is None else cfg.loss.get("_target_")
         try:
-            return Task(model, loss, features.labels)
+            position = None if features.position is None else PositionTower(features)
+        except ValueError as e:
+            raise UserError(str(e)) from e
+        try:
+            return Task(model, loss, features.labels, position)
         except ValueError as e:
             raise UserError(f"loss={target}: {e}") from e
 

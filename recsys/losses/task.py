@@ -10,6 +10,7 @@ from recsys.interface.batch import Batch
 from recsys.interface.candidates import Candidates
 from recsys.interface.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
+from recsys.losses.position import PositionTower
 from recsys.models.common.items import Items, Scorer
 from recsys.models.protocols import AuxiliaryLoss
 
@@ -24,16 +25,22 @@ class Task(nn.Module):
         model: a RankingModel.
         loss: a RankingLoss, or Tasks; by default that of the labels' kinds.
         labels: the labels; one binary label by default.
+        position: the bias of the rows' positions, in the loss alone.
 
     forward returns the mean loss over rows, weighted if the batch has weights, and the logits (B, L).
     """
 
     def __init__(
-        self, model: nn.Module, loss: nn.Module | None = None, labels: tuple[Label, ...] = (BinaryLabel("label"),)
+        self,
+        model: nn.Module,
+        loss: nn.Module | None = None,
+        labels: tuple[Label, ...] = (BinaryLabel("label"),),
+        position: PositionTower | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.loss = label_loss(labels, loss)
+        self.position = position
         self._auxiliary = [m for m in model.modules() if isinstance(m, AuxiliaryLoss)]
         self._within_groups = bool(getattr(self.loss, "within_groups", False))
         if isinstance(self.loss, LabelLosses) and self.loss.balance == "gradnorm":
@@ -43,10 +50,17 @@ class Task(nn.Module):
         """Return the loss, (), and the logits, (B, L), of a batch of B rows."""
         logits = self.model(batch.dense, batch.sparse)
         group = (batch.group,) if self._within_groups else ()
-        loss = self.loss(logits, batch.labels, batch.weight, *group)
+        loss = self.loss(self.at_positions(logits, batch), batch.labels, batch.weight, *group)
         for module in self._auxiliary if self.training else ():
             loss = loss + module.auxiliary_loss()
         return loss, logits
+
+    def at_positions(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the logits of the labels at the rows' positions, (B, L); `logits` if rows have none."""
+        if self.position is None or batch.position is None:
+            return logits
+        clicks: Tensor = self.position(logits, batch.position, batch.sparse)
+        return clicks
 
 
 class RetrievalTask(nn.Module):

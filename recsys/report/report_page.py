@@ -31,6 +31,7 @@ from recsys.pages.page_table import Cells, Column, PageTable, Paint, cut
 from recsys.report import scaling, sections
 from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import comparison
+from recsys.report.explanations import explanations
 from recsys.report.runs import RunSet
 from recsys.report.sections import trials
 
@@ -99,6 +100,7 @@ def page(
             *(_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows),
         ],
         slices=[sections.slices(some, paints) for some in (predicting, retrieving) if some],
+        explanations=explanations([run_line.first for run_line in predicting]),
         times=times,
         parts=() if isinstance(times, str) else sections.PARTS,
         ranking=bool(predicting),

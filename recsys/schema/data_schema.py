@@ -82,6 +82,27 @@ class NamedLabelConfig(LabelConfig):
 
 
 @dataclass(config=CHECKED)
+class PositionConfig:
+    """Where an item stood in the list that its row logs; what that does to labels is learned, and left out of answers.
+
+    bias: how the position acts. additive: a term of the logit (Zhao et al., Recommending What Video to Watch Next,
+        RecSys 2019) | examination: the item is seen with a probability, and only then judged (Guo et al., PAL, RecSys
+        2019)
+    """
+
+    column: str | None = field(None, "a whole number, such as the place in a list; null: labels have no such bias")
+    features: list[str] = field(list, "single-valued sparse features with which the bias differs, such as the device")
+    bias: Literal["additive", "examination"] = field(
+        "additive",
+        "additive: the position adds to the logit | examination: the label of binary labels is the probability that "
+        "the position is looked at times that of the item",
+    )
+    first: Natural | None = field(
+        None, "the position that predictions are for, without a bias; null: the smallest of the training rows"
+    )
+
+
+@dataclass(config=CHECKED)
 class WeightConfig:
     """The weight of a row in losses and metrics."""
 
@@ -287,11 +308,11 @@ class SplitConfig:
 class SampleConfig:
     """The built-in sample, used if data.root is null."""
 
-    kind: Literal["clicks", "sequences", "interactions", "drifting", "sales", "queries"] = field(
+    kind: Literal["clicks", "sequences", "interactions", "drifting", "sales", "queries", "positions"] = field(
         "clicks",
         "clicks: Criteo's raw format | sequences: items that users choose in order | interactions: items shown "
         "to users, with clicks, buys and ratings | drifting: days of them, whose clicks change from day to day | "
-        "sales: of stores, by day | queries: documents with grades",
+        "sales: of stores, by day | queries: documents with grades | positions: items of lists, with clicks",
     )
     rows: int = field(1_000_000, ge=MIN_SAMPLE_ROWS, le=10**10)
     seed: Natural = 0
@@ -321,6 +342,7 @@ class DataConfig:
     label: LabelConfig = field(LabelConfig)
     labels: dict[str, NamedLabelConfig] = field(dict, "several labels by name, instead of `label`")
     weight: WeightConfig = field(WeightConfig)
+    position: PositionConfig = field(PositionConfig)
     sample_negatives: float = field(
         1.0, "share of the training rows with label 0 that are kept; predictions are corrected for it", gt=0, le=1
     )

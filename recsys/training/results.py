@@ -36,6 +36,7 @@ class RunResults:
     loggers: of the run; none on ranks other than 0
     slices: the test split's metrics of each value of metrics.slices
     curves: the test split's curves
+    positions: what the positions of its rows do to the label; empty if they have none
     """
 
     splits: dict[str, dict[str, Any]]
@@ -44,6 +45,7 @@ class RunResults:
     loggers: list[Logger] = field(default_factory=list)
     slices: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Any] | None = None
+    positions: dict[str, Any] = field(default_factory=dict)
 
 
 def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunResults) -> None:
@@ -51,6 +53,8 @@ def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunRe
     metrics: dict[str, Any] = dict(results.splits)
     if results.slices:
         metrics["slices"] = {"test": results.slices}
+    if results.positions:
+        metrics["positions"] = {"test": results.positions}
     metrics["train"] = results.train
     metrics["protocol"] = protocol(cfg, prepared, results.checkpoint)
     if bayes := best_metrics(prepared):
@@ -88,6 +92,22 @@ def write_details(
     if cfg.metrics.predictions:
         evaluator.write(run, split)
     return sliced, curves
+
+
+def say_positions(metrics: dict[str, Any]) -> None:
+    """Say how much of a split's label the positions of its rows explain; see PositionEffects."""
+    for split, effects in metrics.get("positions", {}).items():
+        _say_positions(effects, split)
+
+
+def _say_positions(effects: dict[str, Any], split: str) -> None:
+    each, with_positions = effects["positions"], effects["at_positions"]
+    rates = ", ".join(f"{p['rate']:.1%} at {p['position']}" for p in (each[0], each[-1]))
+    say(
+        f"{split}: positions alone explain {effects['explains']:.1%} of the entropy of {effects['label']} ({rates}); "
+        f"with them, NE is {with_positions['ne']:.5f} and calibration {with_positions['calibration']:.3f}; "
+        "predictions and metrics leave positions out"
+    )
 
 
 def show_tables(rows: dict[str, Any]) -> None:
@@ -161,6 +181,7 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     if rows:
         show_tables(rows)
     show_targets(metrics, "test")
+    say_positions(metrics)
     test = metrics.get("test", {})
     if not test:
         say("test: the data has no test rows (data.split.test=0), so that nothing is measured on them")

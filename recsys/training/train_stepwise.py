@@ -112,6 +112,7 @@ def measure(
         if ranks.rank == 0:
             details = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", folder.path)
             results.slices, results.curves = details
+            results.positions = getattr(module.evaluator, "positions", {})
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
         results.splits["validation"] = metrics_of(valid, "validation")

@@ -8,6 +8,7 @@ import polars as pl
 
 LABEL = "__label__"  # the label, or the first of several labels
 WEIGHT = "__weight__"
+POSITION = "__position__"  # Int32, where the row stood in its list
 TIME = "__time__"  # the time that a split by time sorts by
 KEY = "__key__"  # the value whose rows a split by hash keeps together
 GROUP = "__group__"  # the group that the row belongs to

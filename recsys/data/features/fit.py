@@ -16,7 +16,13 @@ from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import SparseColumn, State, Vocabulary
 from recsys.data.features.find_types import Types, canonical_values
 from recsys.data.features.fitted import Fitted
-from recsys.data.features.label_columns import fit_labels, fit_weight, kept_columns, label_statistics
+from recsys.data.features.label_columns import (
+    fit_labels,
+    fit_weight,
+    kept_columns,
+    label_statistics,
+    with_first_position,
+)
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_contents import Contents, content_columns, numbers_of
 from recsys.data.features.steps import Params
@@ -178,6 +184,7 @@ def fit(data: ResolvedData, training: Training, types: Types | None = None) -> F
                     states[name] = encoder.fit(training.total([name], ["value"], 1) if counted else merged[name])
             contents = seen.contents
             labels, mean_weight = fit_labels(data, seen.rows, merged), fit_weight(data, merged)
+            data = with_first_position(data, merged)
         first = False
     of_text = None if types is None else dict(types)
     return Fitted(data, params, vocabularies, {}, states, None, labels, mean_weight, types=of_text, contents=contents)

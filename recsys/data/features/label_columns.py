@@ -8,7 +8,7 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.base.ranges import FLOAT32_MAX
-from recsys.data.features.blocks import GROUP, WEIGHT, label_column
+from recsys.data.features.blocks import GROUP, POSITION, WEIGHT, label_column
 from recsys.data.features.label_kinds import BinaryLabelColumn, LabelColumn
 from recsys.data.features.resolved_data import ResolvedData, plain_labels
 from recsys.data.features.training_statistics import Moments
@@ -23,8 +23,9 @@ def label_columns(data: ResolvedData) -> dict[str, LabelColumn]:
 
 
 def kept_columns(data: ResolvedData) -> list[str]:
-    """Return the columns of labels, weight and group of parsed and prepared rows."""
-    return [*label_columns(data), *([WEIGHT] if data.weight_column else []), *([GROUP] if data.together else [])]
+    """Return the columns of labels, weight, position and group of parsed and prepared rows."""
+    has = {WEIGHT: data.weight_column, POSITION: data.position_column, GROUP: data.together}
+    return [*label_columns(data), *(column for column, given in has.items() if given)]
 
 
 # --- parse -----------------------------------------------------------------------------------------------
@@ -41,6 +42,9 @@ def label_exprs(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
         exprs.append(value.cast(pl.Float32).alias(column))
     if data.weight_column is not None:
         exprs.append(as_number(data.source, schema, data.weight_column).cast(pl.Float32).alias(WEIGHT))
+    if data.position_column is not None:
+        place = as_number(data.source, schema, data.position_column)
+        exprs.append(pl.when(place == place.floor()).then(place).cast(pl.Int32, strict=False).alias(POSITION))
     return exprs
 
 
@@ -62,6 +66,9 @@ def label_checks(data: ResolvedData, raw: pl.DataFrame, frame: pl.DataFrame) -> 
         weight = frame[WEIGHT]
         bad = ~((weight >= 0) & (weight <= FLOAT32_MAX)).fill_null(False)
         checks.append(Check(bad, data.weight_column, "is not a number of at least 0", "weight"))
+    if data.position_column is not None:
+        bad = ~(frame[POSITION] >= 0).fill_null(False)
+        checks.append(Check(bad, data.position_column, "is not a whole number of at least 0", "position"))
     return checks
 
 
@@ -74,6 +81,8 @@ def label_statistics(data: ResolvedData) -> Iterator[tuple[str, Moments]]:
         yield column, c.statistic()
     if data.weight_column is not None:
         yield WEIGHT, Moments()
+    if data.position_column is not None:
+        yield POSITION, Moments()
 
 
 def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[Label, ...]:
@@ -116,6 +125,16 @@ def fit_weight(data: ResolvedData, seen: Mapping[str, Any]) -> float:
     return float(mean)
 
 
+def with_first_position(data: ResolvedData, seen: Mapping[str, Any]) -> ResolvedData:
+    """Return the data with the position that predictions are for. seen: as in `fit_labels`"""
+    if data.position_column is None or data.position.first is not None:
+        return data
+    first = replace(data.position, first=int(seen[POSITION].min))
+    found = replace(data, position=first)
+    vars(found).update(key=data.key, item_vectors=data.item_vectors)
+    return found
+
+
 def check_known(data: ResolvedData, labels: Iterable[Label]) -> None:
     """Raise UserError if training rows lack a label that the model learns from all rows. labels: with their shares"""
     for label in labels:
@@ -140,5 +159,31 @@ def check_labels(data: ResolvedData) -> None:
             raise UserError(f"{c.key}.only_if={only_if}: must be another binary label{did_you_mean(only_if, others)}")
     if data.labels and (data.label != LabelConfig() and data.label.column is not None):
         raise UserError(f"{data.key}.label: is ignored with data.labels; remove one of them")
+    check_position(data)
     if data.sample_negatives < 1 and [*map(type, data.label_kinds.values())] != [BinaryLabelColumn]:
         raise UserError(f"{data.key}.sample_negatives={data.sample_negatives}: needs one binary label")
+
+
+def check_position(data: ResolvedData) -> None:
+    """Check `position`. Raises UserError if it has a mistake."""
+    c, key = data.position, f"{data.key}.position"
+    for name in c.features:
+        sparse = data.sparse_columns.get(name)
+        if sparse is None or not sparse.model or sparse.is_list:
+            fits = [n for n, s in data.sparse_columns.items() if s.model and not s.is_list]
+            why = f"{name} is no sparse feature of one value a row"
+            raise UserError(f"{key}.features: {why}{did_you_mean(name, fits)}")
+    if c.column is None:
+        return
+    if not data.label_configs or data.item_feature is not None:
+        why = "is a bias of the labels of rows, and this data has lists of items; leave it out"
+        raise UserError(f"{key}.column={c.column}: {why}")
+    if c.column in {(f and f.column) or n for kind in (data.dense, data.sparse) for n, f in kind.items()}:
+        why = "is a feature, too, which requests would have to name"
+        raise UserError(f"{key}.column={c.column}: {why}; remove it from {data.key}.sparse and {data.key}.dense")
+    if c.bias == "examination" and {*map(type, data.label_kinds.values())} != {BinaryLabelColumn}:
+        raise UserError(f"{key}.bias=examination: is for binary labels; set bias=additive")
+    if c.bias == "examination" and data.sample_negatives < 1:
+        raise UserError(
+            f"{key}.bias=examination: needs all negatives; set {data.key}.sample_negatives=1 or bias=additive"
+        )

@@ -13,7 +13,7 @@ from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.row_sources import C, FeatureEntry, LookBack, RowSource
 from recsys.data.features.value_types import Text, ValueType
-from recsys.interface.features import FeatureSpec, SparseFeature
+from recsys.interface.features import FeatureSpec, PositionBias, SparseFeature
 from recsys.interface.labels import Label
 from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig
 
@@ -155,6 +155,17 @@ class ResolvedData(DataConfig):
     def weight_column(self) -> str | None:
         """The raw column of the rows' weights; None if all rows have the same weight."""
         return self.weight.column if self.label_configs else None
+
+    @property
+    def position_column(self) -> str | None:
+        """The raw column of the rows' positions; None if they have none."""
+        return self.position.column if self.label_configs else None
+
+    @property
+    def position_bias(self) -> PositionBias | None:
+        """What the position of a row does to its labels; None if rows have none."""
+        c = self.position
+        return None if self.position_column is None else PositionBias(c.first or 0, tuple(c.features), c.bias)
 
     @property
     def together(self) -> bool:
@@ -339,6 +350,7 @@ def feature_spec(
         items=None if items_data is None else feature_spec(items_data, rows, width),
         weighted=data.weight_column is not None,
         grouped=data.together,
+        position=data.position_bias,
     )
 
 

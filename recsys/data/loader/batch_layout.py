@@ -12,7 +12,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import dense_slices
-from recsys.data.features.blocks import GROUP, HISTORY, TARGETS, WEIGHT, label_column
+from recsys.data.features.blocks import GROUP, HISTORY, POSITION, TARGETS, WEIGHT, label_column
 from recsys.interface.batch import Batch, CandidateIds, CandidateLists
 from recsys.interface.features import FeatureSpec
 
@@ -40,6 +40,7 @@ class BatchColumns:
     queries: Sequence[str]
     weighted: bool
     grouped: bool
+    placed: bool
 
     @classmethod
     def of(cls, features: FeatureSpec, *, training: bool) -> "BatchColumns":
@@ -54,12 +55,14 @@ class BatchColumns:
             [] if training or features.item is None else [TARGETS, HISTORY],
             features.weighted,
             features.grouped,
+            features.position is not None,
         )
 
     @property
     def names(self) -> list[str]:
         """The names of all columns."""
-        of_rows = [*([WEIGHT] if self.weighted else []), *([GROUP] if self.grouped else [])]
+        has = {WEIGHT: self.weighted, GROUP: self.grouped, POSITION: self.placed}
+        of_rows = [name for name, given in has.items() if given]
         dense = [*self.dense, *self.row_vectors, *self.vectors]
         return [*self.labels, *dense, *self.single, *self.multi, *of_rows, *self.queries]
 
@@ -76,6 +79,7 @@ class LaidOutChunk:
     queries: values and offsets of targets and history; empty in training
     weights: (R,) float32; None if all rows have weight 1
     groups: (R,) int64; None if rows have no groups
+    positions: (R,) int32; None if rows have no positions
     """
 
     rows: int
@@ -86,6 +90,7 @@ class LaidOutChunk:
     queries: list[tuple[np.ndarray, np.ndarray]]
     weights: np.ndarray | None = None
     groups: np.ndarray | None = None
+    positions: np.ndarray | None = None
 
 
 class ChunkLayout:
@@ -137,12 +142,13 @@ class ChunkLayout:
                 weights[:rows], weights[rows:] = 1, 0
             weights[:rows][labels[:rows, 0] == 0] /= self._negatives
         groups = _permute(frame[GROUP].to_numpy(), order) if self._columns.grouped else None
+        positions = _permute(frame[POSITION].to_numpy(), order) if self._columns.placed else None
         ids = self._ids(frame, batches, order)
         bags = [_bags(frame[name], order) for name in self._columns.multi]
         for name, (values, _) in zip(self._columns.multi, bags, strict=True):
             self._check_ids(name, values)
         queries = [_bags(frame[name], order) for name in self._columns.queries]
-        return LaidOutChunk(rows, dense, labels, ids, bags, queries, weights, groups)
+        return LaidOutChunk(rows, dense, labels, ids, bags, queries, weights, groups, positions)
 
     def _dense(self, frame: pl.DataFrame, full: int, order: np.ndarray | None) -> np.ndarray:
         """Return the dense features of all rows, followed by zeros: (full, D) float32."""
@@ -218,10 +224,7 @@ class ChunkLayout:
         weight = None if rows == size else torch.zeros(size)
         if chunk.weights is not None:
             weight = torch.from_numpy(chunk.weights[start : start + size])
-        group = None
-        if chunk.groups is not None:
-            group = torch.zeros(size, dtype=torch.int64)
-            group[:rows] = torch.from_numpy(chunk.groups[start : start + rows])
+        group, position = (_filled(x, start, rows, size) for x in (chunk.groups, chunk.positions))
         dense = torch.from_numpy(chunk.dense[start : start + size])
         labels = torch.from_numpy(chunk.labels[start : start + size])
         values = torch.from_numpy(chunk.ids[b])[:, :size].reshape(-1)
@@ -250,7 +253,7 @@ class ChunkLayout:
         queries = [_lists(x, start, rows, size) for x in chunk.queries]
         lists = [CandidateLists(CandidateIds(torch.from_numpy(x.astype(np.int64))), n) for x, n in queries]
         targets, history = lists or (None, None)
-        return Batch(dense, sparse, labels, weight, group, targets, history)
+        return Batch(dense, sparse, labels, weight, group, position, targets, history)
 
     def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the lengths (all 1) and offsets of `size` single-valued rows; they are cached.
@@ -282,6 +285,15 @@ def _lists(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int
     lengths = torch.zeros(size, dtype=torch.int64)
     lengths[:rows] = torch.from_numpy(np.diff(stops))
     return values[stops[0] : stops[-1]], lengths
+
+
+def _filled(x: np.ndarray | None, start: int, rows: int, size: int) -> torch.Tensor | None:
+    """Return values of rows [start, start + rows), with zeros up to `size` rows; None if rows have none."""
+    if x is None:
+        return None
+    values = torch.zeros(size, dtype=torch.from_numpy(x[:0].copy()).dtype)
+    values[:rows] = torch.from_numpy(x[start : start + rows])
+    return values
 
 
 def _permute(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:

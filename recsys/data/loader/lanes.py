@@ -65,6 +65,7 @@ def rows_of(batch: Batch, start: int, stop: int) -> Batch:
         batch.labels[start:stop],
         None if batch.weight is None else batch.weight[start:stop],
         None if batch.group is None else batch.group[start:stop],
+        None if batch.position is None else batch.position[start:stop],
     )
 
 
@@ -77,11 +78,13 @@ def concat(batches: list[Batch]) -> Batch:
     values = [j[key].values() for key in keys for j in jagged]
     lengths = [j[key].lengths() for key in keys for j in jagged]
     empty = batches[0].sparse.values()[:0]
-    weights, groups = ([x for b in batches if (x := getattr(b, n)) is not None] for n in ("weight", "group"))
+    names = ("weight", "group", "position")
+    weights, groups, positions = ([x for b in batches if (x := getattr(b, n)) is not None] for n in names)
     return Batch(
         torch.cat([b.dense for b in batches]),
         KeyedJaggedTensor(keys, torch.cat([empty, *values]), lengths=torch.cat([empty, *lengths]).int()),
         torch.cat([b.labels for b in batches]),
         torch.cat(weights) if len(weights) == len(batches) else None,
         torch.cat(groups) if groups else None,
+        torch.cat(positions) if positions else None,
     )

@@ -23,7 +23,7 @@ from recsys.data.raw.databases import TABLES
 from recsys.data.raw.raw_files import check_remote, is_remote
 from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import check_vector_files, vector_files
-from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
+from recsys.data.samples import clicks, drifting, graded_queries, interactions, positions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins
 from recsys.files.user_files import check_name, name_problem, shown_name
 from recsys.schema.data_schema import DataConfig, SequenceConfig
@@ -37,6 +37,7 @@ SAMPLES = {
     "drifting": drifting.write_sample,
     "sales": sales.write_sample,
     "queries": graded_queries.write_sample,
+    "positions": positions.write_sample,
 }
 
 

@@ -286,6 +286,7 @@ def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
     """Return the part of the config that parsed rows depend on, as JSON. sides: digests of the side tables."""
     source = source_spec(data.source)
     label = [[label_spec(asdict(c)) for c in data.label_configs.values()], data.weight_column]
+    label += [data.position_column] * (data.position_column is not None)
     dense = {
         c.parsed: [c.column, c.value_type.reads, asdict(c.value_type) or None] for c in data.dense_columns.values()
     }

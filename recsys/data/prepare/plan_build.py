@@ -152,6 +152,8 @@ def _fingerprint(data: ResolvedData, contents: object, *, older: bool = False) -
     config = asdict(data)
     for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read", "verify"):
         config.pop(key)
+    if data.position_column is None:
+        config.pop("position")  # as below
     if not data.k_core:
         config.pop("k_core")  # data that was prepared before this key existed keeps its fingerprint
     if config["group"] is not None and not (data.has_moments and data.look_backs):

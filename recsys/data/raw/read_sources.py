@@ -231,6 +231,7 @@ def _split_columns(data: ResolvedData) -> list[tuple[str, str]]:
     """Return (config key, raw column) of the label and the split; rows to be predicted may lack these columns."""
     label = [(data.label_key(name), c.column or "") for name, c in data.label_configs.items()]
     label += [("data.weight", data.weight_column)] if data.weight_column else []
+    label += [("data.position", data.position_column)] if data.position_column else []
     by_column = data.split.column and data.split.by in ("time", "hash", "kfold")
     label += [("data.split.rows", data.split.rows)] if data.split.rows else []
     return label + ([("data.split", data.split.column or "")] if by_column else [])
@@ -238,7 +239,7 @@ def _split_columns(data: ResolvedData) -> list[tuple[str, str]]:
 
 def _unlabelled_columns(data: ResolvedData) -> list[str]:
     """Return the raw columns that rows to be predicted may lack."""
-    return [*data.label_columns, *([data.weight_column] if data.weight_column else [])]
+    return [*data.label_columns, *filter(None, [data.weight_column, data.position_column])]
 
 
 def rename_columns(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,103 @@
+"""The bias of positions: its formulas, and a sample whose relevance is known."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+import recsys
+from recsys.interface.features import FeatureSpec, PositionBias, SparseFeature
+from recsys.losses.position import MAX_VALUES, SCALE, PositionTower
+from recsys.training.evaluate_run import evaluate
+
+DEVICES = (SparseFeature("device", 3, "device"),)
+ROWS = ["data=sample_positions", "model=dcnv2", "trainer.threads=1", "data.prepared=prepared"]
+
+
+def tower(bias: str, *names: str) -> PositionTower:
+    spec = FeatureSpec(dense=(), sparse=DEVICES, position=PositionBias(1, names, bias))  # type: ignore[arg-type]
+    made = PositionTower(spec)
+    torch.nn.init.normal_(made.terms, std=0.1)
+    torch.nn.init.normal_(made.vectors, std=0.1)
+    return made
+
+
+def of(*devices: int) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor(["device"], torch.tensor(devices), lengths=torch.ones(len(devices), dtype=torch.int32))
+
+
+@pytest.mark.parametrize("names", [(), ("device",)])
+def test_logits_at_positions(names: tuple[str, ...]) -> None:
+    z, position, devices = torch.tensor([[-3.0], [0.5], [2.0], [90.0]]), torch.tensor([4, 2, 9, 3]), (0, 1, 2, 1)
+    added, looked = tower("additive", *names), tower("examination", *names)
+    looked.load_state_dict(added.state_dict())
+    own, vectors = added.terms.detach().numpy()[:, 0], added.vectors.detach().numpy()[:, 0]
+    d = SCALE * (own[position - 1] - own[0])
+    if names:
+        values = added.values["device"].detach().numpy()[[*devices]]
+        d = d + SCALE * ((vectors[position - 1] - vectors[0]) * values).sum(1)
+    np.testing.assert_allclose(added(z, position, of(*devices)).detach()[:, 0], z[:, 0] + d, rtol=1e-4)
+    sigmoid = lambda x: 1 / (1 + np.exp(-np.asarray(x, np.float64)))  # noqa: E731
+    click = np.minimum(2 * sigmoid(d) * sigmoid(z[:, 0]), 1 - 1e-6)
+    logits = looked(z, position, of(*devices))
+    np.testing.assert_allclose(logits.detach()[:, 0], np.log(click / (1 - click)), rtol=2e-3)
+    logits.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in looked.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("bias", ["additive", "examination"])
+def test_predictions_are_for_the_first_position(bias: str) -> None:
+    z = torch.tensor([[-2.0], [1.0], [0.0]])
+    first = tower(bias, "device")(z, torch.tensor([1, 1, 0]), of(0, 1, 2))  # one before the first counts as the first
+    torch.testing.assert_close(first, z)
+
+
+def test_values_of_a_feature_are_few() -> None:
+    many = (SparseFeature("user", MAX_VALUES + 1, "user"),)
+    with pytest.raises(ValueError, match="user has more than"):
+        PositionTower(FeatureSpec(dense=(), sparse=many, position=PositionBias(1, ("user",))))
+
+
+def truth(folder: Path) -> pl.DataFrame:
+    sample = next(p for p in folder.glob("prepared/sample-positions-*") if p.is_dir())
+    names = ("impressions", "truth")
+    return pl.concat([pl.read_parquet(sample / f"{name}.parquet") for name in names], how="horizontal")
+
+
+def test_a_run_leaves_positions_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = recsys.train([*ROWS, "data.sample.rows=20000", "trainer.batch_size=256", "run_dir=run"])
+    [effects] = run.metrics["positions"].values()
+    measured = evaluate("run")
+    assert measured["positions"] == {"test": effects}
+    assert effects["positions"][0]["examination"] == 1 and effects["positions"][-1]["examination"] < 0.6
+    rates = truth(tmp_path).tail(2000).group_by("position").agg(pl.col("click").mean()).sort("position")["click"]
+    assert [p["rate"] for p in effects["positions"]] == pytest.approx(rates.to_list())
+    assert 0.15 < effects["explains"] < 0.3
+    assert effects["at_positions"]["ne"] < 0.85 < 1.2 < measured["test"]["ne"]
+    rows = truth(tmp_path).tail(50).drop("click", "relevance", "examination")
+    assert run.predict(rows).equals(run.predict(rows.drop("position")))
+
+
+@pytest.mark.slow
+def test_relevance_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the bias, predictions are the relevance, and lists are sorted by it; without, they are clicks of a log."""
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for bias in ("examination", "additive", None):
+        keys = ["data.position.column=null"] if bias is None else [f"data.position.bias={bias}"]
+        run = recsys.train([*ROWS, *keys, "trainer.max_epochs=2", f"run_dir={bias}"])
+        test = truth(tmp_path).tail(50_000)
+        scored = test.with_columns(score=run.predict(test))
+        relevance, score = pl.col("relevance"), pl.col("score")
+        place = lambda x: (x.rank("ordinal", descending=True).over("list") + 1).log(2)  # noqa: E731
+        gains = scored.with_columns(own=relevance / place(score), best=relevance / place(relevance)).group_by("list")
+        ndcg = gains.agg(pl.col("own").sum() / pl.col("best").sum())["own"].mean()
+        found[bias] = ndcg, float(scored["score"].sum() / scored["relevance"].sum())
+    print("NDCG and calibration against the relevance:", found)
+    assert found["examination"][0] > 0.995 and found["additive"][0] > 0.995 > 0.99 > found[None][0]
+    assert found["examination"][1] == pytest.approx(1, abs=0.06)
+    assert abs(found["additive"][1] - 1) < 0.3 and found[None][1] < 0.6
