@@ -104,6 +104,7 @@ class Proposal:
     group: dict[str, Any] | None = None  # for retrieval models: whose rows belong together
     max_length: int = 0  # for retrieval models: of their sequences
     repeats: bool = False  # for retrieval models: whether users often come back to an item
+    position: str = ""  # for ranking models: the column of the items' places in lists
     copies: str = ""  # how many of the rows that were looked at are copies of others
 
     @property

@@ -11,7 +11,7 @@ import polars as pl
 from recsys.new.column_kinds import Column, Feature, Features, IdKind, ListKind, UnusedKind, mean, quantile, sql_name
 from recsys.new.find_files import split_of
 from recsys.new.gather import Gathered, files_answers
-from recsys.new.known_names import NAMES, names_an_id_of
+from recsys.new.known_names import NAMES, names_an_id_of, rank_of
 from recsys.new.label import LabelGuess, choose
 from recsys.new.leaks import AFTERWARDS, doubtful_names, later_times, leaks, names_splits
 from recsys.new.proposal import Proposal, Split, split_at_random, split_by_files, split_by_groups, split_by_time
@@ -130,6 +130,12 @@ def _known_later(p: Proposal, label: LabelGuess, gathered: Gathered) -> dict[str
         guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
         p.questions.append(Question(text, guess, key="split"))
         known_later |= {c.name: "it names the splits of whoever made the data" for c in splits}
+    if (place := next(filter(_is_position, p.columns), None)) is not None and label.values.n_unique() == 2:
+        text = f"is {place.name} where the item stood in a list? {label.column.name} then depends on it"
+        guess = "yes: its effect is learned, and left out of predictions (data.position); if not, make it a feature"
+        p.questions.append(Question(text, guess, key="position"))
+        p.position = place.name
+        known_later |= {place.name: "it is the place in a list, which data.position reads"}
     maybe = [c.name for c in p.columns if c.distinct == 2 and c.name in label.alternatives]
     known_later |= dict.fromkeys(maybe, f"it may be the label: {AFTERWARDS}")
     doubts = doubtful_names(p.columns, label, tested) | doubts_of_values
@@ -138,6 +144,15 @@ def _known_later(p: Proposal, label: LabelGuess, gathered: Gathered) -> dict[str
         text = f"{'is' if len(doubts) == 1 else 'are'} {', '.join(doubts)} known before {label.column.name}? {which}"
         p.questions.append(Question(text, "no, so no feature; if so, add a feature of this name", key="leak"))
     return known_later | {name: f"{why}: {AFTERWARDS}" for name, why in doubts.items()}
+
+
+def _is_position(c: Column) -> bool:
+    """Return whether a column has places in lists, by its name and values: most of those from the first to the last."""
+    x, named = c.numbers, rank_of(c.name, NAMES.positions) is not None
+    if x is None or not named or c.role or not c.is_whole or c.missing or c.distinct < 3:
+        return False
+    low, high = float(x.min()), float(x.max())  # type: ignore[arg-type]
+    return low in (0, 1) and high - low < 2 * c.distinct
 
 
 def _group_of(p: Proposal) -> Column | None:

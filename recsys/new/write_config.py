@@ -212,6 +212,8 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
         lines += entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
     if p.label is not None:
         lines += entry("label", {"column": p.label.column.name} | p.label.settings, f"{p.label.reason}; {p.label.what}")
+    if p.position:
+        lines += entry("position", {"column": p.position}, "its effect is learned, and left out of predictions")
     lines += entry("split", p.split.settings, p.split.why)
     if p.features.dense_defaults and p.features.dense:
         lines += entry("dense_defaults", p.features.dense_defaults)

@@ -9,6 +9,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 import recsys
+from recsys.data.samples.positions import write_sample
 from recsys.interface.features import FeatureSpec, PositionBias, SparseFeature
 from recsys.losses.position import MAX_VALUES, SCALE, PositionTower
 from recsys.training.evaluate_run import evaluate
@@ -101,3 +102,11 @@ def test_relevance_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found["examination"][0] > 0.995 and found["additive"][0] > 0.995 > 0.99 > found[None][0]
     assert found["examination"][1] == pytest.approx(1, abs=0.06)
     assert abs(found["additive"][1] - 1) < 0.3 and found[None][1] < 0.6
+
+
+def test_new_data_asks_about_positions(tmp_path: Path) -> None:
+    write_sample(tmp_path, rows=20_000, seed=0)
+    rows = pl.read_parquet(tmp_path / "impressions.parquet")
+    found = recsys.new(rows, label="click")
+    assert "\nposition: {column: position}" in found.yaml and [q.key for q in found.questions] == ["position"]
+    assert "\nposition:" not in recsys.new(rows.with_columns(position=pl.col("kind")), label="click").yaml
