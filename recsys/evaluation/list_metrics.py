@@ -13,6 +13,7 @@ from recsys.evaluation.negatives import keys_of
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.interface.batch import JaggedIds
 
+SHORT_HEAD = 0.8  # share of the training data
 VALUES = 2**22  # number of values of item vectors in memory
 
 
@@ -32,6 +33,11 @@ class ListMetrics:
     popularity_lift@k: (r - h) / h, where r is the mean over lists of the mean p(i) of the list, and h that of the
         query's history, for queries with a history: the change in group average popularity of Abdollahpouri et al.,
         The Unfairness of Popularity Bias in Recommendation, 2019, with all queries as one group; NaN if h is 0
+    average_popularity@k: mean of p(i) over all places of the lists (ARP of Yin et al., Challenging the Long Tail
+        Recommendation, 2012)
+    long_tail@k: share of all places of the lists that candidates of the long tail have: those that are not among the
+        most popular ones, the fewest of which have SHORT_HEAD of the training data together (APLT of Abdollahpouri et
+        al., Managing Popularity Bias in Recommender Systems with Personalized Re-ranking, 2019)
     unexpectedness@k: mean over lists of the share of the list that a list of the k most popular candidates lacks, from
         which the same candidates are left out; candidates of equal counts are in the order of their ids
     serendipity@k: mean, over lists with such unexpected candidates, of the share of these that are targets (Ge et al.
@@ -51,6 +57,9 @@ class ListMetrics:
         self._place = torch.empty(len(share), dtype=torch.int64)  # of each candidate among the most popular ones
         self._place[torch.argsort(-self._popularity[1:], stable=True) + 1] = torch.arange(len(share) - 1)
         self._place[0] = len(share)
+        ordered, order = self._popularity.sort(descending=True, stable=True)
+        in_tail = ordered.cumsum(0) - ordered >= SHORT_HEAD * self._popularity.sum()
+        self._in_tail = torch.empty_like(in_tail).index_copy_(0, order, in_tail)
         self._reset()
 
     def _reset(self) -> None:
@@ -109,7 +118,7 @@ class ListMetrics:
             dist.all_reduce(self._listed)
             dist.all_reduce(self._sums)
         information, differs, popularity, past, unexpected, useful, lists, pairs, surprising = self._sums.numpy()
-        listed = self._listed[:, 1:].numpy()
+        listed, popular, in_tail = (x[..., 1:].numpy() for x in (self._listed, self._popularity, self._in_tail))
         with np.errstate(invalid="ignore", divide="ignore"):
             values = {
                 "coverage": [(counts > 0).mean() if counts.any() else math.nan for counts in listed],
@@ -117,6 +126,8 @@ class ListMetrics:
                 "novelty": information / lists,
                 "diversity": differs / pairs,
                 "popularity_lift": popularity / np.where(past, past, math.nan) - 1,
+                "average_popularity": listed @ popular / listed.sum(1),
+                "long_tail": listed @ in_tail / listed.sum(1),
                 "unexpectedness": unexpected / lists,
                 "serendipity": useful / surprising,
             }

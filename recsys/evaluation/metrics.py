@@ -237,6 +237,13 @@ LIST_METRICS = (
         None,
         "mean popularity of listed items relative to that of the histories, − 1; 0: as popular",
     ),
+    _of_lists("average_popularity", "average popularity", None, "mean number of training rows of the listed items"),
+    _of_lists(
+        "long_tail",
+        "long tail",
+        None,
+        "share of the lists' places that have items outside of the fewest that make 80 % of the training rows",
+    ),
     _of_lists(
         "unexpectedness",
         "unexpectedness",

@@ -81,6 +81,13 @@ def by_sorting(
             found[f"diversity@{k}"] = np.mean(diversity) if diversity else math.nan
         after, before = np.mean(lift, 0) if lift else (math.nan, math.nan)
         found[f"popularity_lift@{k}"] = after / before - 1 if before else math.nan
+        head, total = [], 0.0
+        while total < 0.8 * popularity[1:].sum():
+            head.append(popular[len(head)])
+            total += popularity[head[-1]]
+        tail = sum(listed[i] for i in range(1, n) if i not in head)
+        found[f"average_popularity@{k}"] = listed[1:] @ popularity[1:] / counts.sum() if listed.any() else math.nan
+        found[f"long_tail@{k}"] = tail / counts.sum() if listed.any() else math.nan
         found[f"unexpectedness@{k}"] = np.mean(unexpected) if unexpected else math.nan
         found[f"serendipity@{k}"] = np.mean(useful) if useful else math.nan
     return found
@@ -139,6 +146,8 @@ def test_known_values() -> None:
     two |= {"novelty": (2 * (1 + 2) / 2 + (1 + 3) / 2) / 3, "diversity": (1 + 1 + 2) / 3}  # right angles, and opposite
     two |= {"popularity_lift": ((6 + 6 + 5) / 3) / ((2 + 2 + 3) / 3) - 1}
     both = {"unexpectedness": 0, "serendipity": math.nan}  # all lists are the most popular candidates left
+    one |= {"average_popularity": 8, "long_tail": 0}
+    two |= {"average_popularity": (3 * 8 + 2 * 4 + 2) / 6, "long_tail": 0}  # of 16 rows, the short head has 14
     wanted = {f"{n}@{k}": x for k, names in ((1, one | both), (2, two | both)) for n, x in names.items()}
     assert found == pytest.approx(wanted, nan_ok=True)
     found = measure(scores.flip(1), [[4], [4], []], [99, 8, 4, 2, 2], k=(2,))  # [3, 2], [3, 2] and [4, 3] of 1, 2, 3, 4
@@ -202,4 +211,4 @@ def test_without_rows_or_candidates_metrics_are_nan() -> None:
 
 
 def test_the_default_config_measures_all_but_what_compares_with_popularity() -> None:
-    assert (*ProtocolConfig().lists, "unexpectedness", "serendipity") == LISTS
+    assert {*LISTS} - {*ProtocolConfig().lists} == {"average_popularity", "long_tail", "unexpectedness", "serendipity"}
