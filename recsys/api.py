@@ -13,7 +13,8 @@ run.export("exported/a")
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -113,7 +114,9 @@ def load(run: str | Path) -> TrainedRun:
     return TrainedRun(open_run(str(run))[1])
 
 
-def recommend(run: str | Path | TrainedRun, user: object, k: int = 10) -> pl.DataFrame:
+def recommend(
+    run: str | Path | TrainedRun, user: object, k: int = 10, *, items: str | Path | None = None
+) -> pl.DataFrame:
     """Return the k best items for one user, best first, in the columns `item` and `score`.
 
     The history of the user is read from the raw files that the run was trained on.
@@ -122,8 +125,10 @@ def recommend(run: str | Path | TrainedRun, user: object, k: int = 10) -> pl.Dat
         run: a run of a retrieval model, or its folder.
         user: the user's key, a value of the column `data.group.by`.
         k: number of items.
+        items: a file with new items, which are candidates beside the run's.
     """
-    return (run if isinstance(run, TrainedRun) else load(run)).recommend(user=user, k=k)
+    with _with_items(run, items) as found:
+        return found.recommend(user=user, k=k)
 
 
 def similar(
@@ -133,6 +138,7 @@ def similar(
     *,
     exclude: Sequence[object] = (),
     candidates: Sequence[object] | None = None,
+    items: str | Path | None = None,
 ) -> pl.DataFrame:
     """Return the k items most like one item, best first, in the columns `item` and `score`.
 
@@ -144,14 +150,28 @@ def similar(
         k: number of items.
         exclude: items that are left out.
         candidates: the only items that are listed; None for all.
+        items: a file with new items, which are candidates beside the run's.
     """
     from recsys.online.similar_items import similar_items
 
-    recommender = (run if isinstance(run, TrainedRun) else load(run)).recommender
+    with _with_items(run, items) as opened:
+        recommender = opened.recommender
     if isinstance(item, Iterable) and not isinstance(item, str):
         return similar_items(recommender, [*item], k, exclude=exclude, candidates=candidates)
     found = similar_items(recommender, [item], k, exclude=exclude, candidates=candidates)
     return found.select(item=found["items"].explode(), score=found["scores"].explode())
+
+
+@contextmanager
+def _with_items(run: str | Path | TrainedRun, items: str | Path | None) -> Iterator[TrainedRun]:
+    """Yield a run, with the items of a file beside its own if there is one."""
+    if items is None:
+        yield run if isinstance(run, TrainedRun) else load(run)
+        return
+    from recsys.online.new_items import run_with_items
+
+    with run_with_items(str(run.path if isinstance(run, TrainedRun) else run), str(items)) as grown:
+        yield load(grown)
 
 
 def open_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> StagedRecommender:

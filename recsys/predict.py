@@ -1,6 +1,6 @@
 """python -m recsys.predict run=RUN_DIR input=FILES output=preds.parquet [k=20]
 python -m recsys.predict run=RUN_DIR user=42 [k=20]
-python -m recsys.predict run=RUN_DIR item=7 [k=20]
+python -m recsys.predict run=RUN_DIR item=7 [k=20] [items=items_today.csv]
 
 Scores raw rows, with or without a label, through the transforms that were fitted in training. With run=[RUN_DIR,...],
 it averages the predictions of several runs. For a retrieval model,
@@ -33,6 +33,19 @@ if TYPE_CHECKING:
 
 
 def _command(cfg: PredictConfig) -> None:
+    if cfg.items is None:
+        _predict(cfg)
+        return
+    if len(cfg.run) != 1:
+        raise UserError(f"run={cfg.run}: name one run to add items to")
+    from recsys.online.new_items import run_with_items
+
+    with run_with_items(cfg.run[0], cfg.items) as run:
+        cfg.run = [run]
+        _predict(cfg)
+
+
+def _predict(cfg: PredictConfig) -> None:
     from recsys.online.predictor import input_files
 
     if cfg.user is not None:

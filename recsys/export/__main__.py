@@ -1,4 +1,5 @@
 """python -m recsys.export run=RUN_DIR output=DIR [format=[onnx,single_graph]] [tables=int8] [triton=true]
+python -m recsys.export run=RUN_DIR output=DIR items=items_today.csv
 python -m recsys.export run=RUN_DIR output=DELTA delta_from=ARTEFACT
 python -m recsys.export verify DIR
 python -m recsys.export apply ARTEFACT DELTA output=DIR
@@ -58,6 +59,17 @@ def _command(cfg: ExportConfig) -> None:
 def write(cfg: ExportConfig) -> None:
     """Write an artefact as the config of the command says."""
     formats = _checked(cfg)
+    if cfg.items is None:
+        _write(cfg, formats)
+        return
+    from recsys.online.new_items import run_with_items
+
+    with run_with_items(cfg.run, cfg.items) as run:
+        cfg.run = run
+        _write(cfg, formats)
+
+
+def _write(cfg: ExportConfig, formats: tuple[str, ...]) -> None:
     from recsys.base.packages import check_versions
     from recsys.files.outputs import check_output
     from recsys.online.predictor import input_files

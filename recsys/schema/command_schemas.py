@@ -88,6 +88,7 @@ class PredictConfig:
     filter_history: bool | None = field(None, "retrieval models: leave out the history; null: the run's protocol")
     user: Any = field(None, "retrieval models: print the items for one user; input: by default the run's raw files")
     item: Any = field(None, "retrieval models: print the items most like this one, or like each of a list")
+    items: Local | None = field(None, "retrieval models: a file with new items, which are candidates beside the run's")
     allow_unknown: bool = field(False, "go on where the training rows hold hardly any value of a column")
 
 
@@ -99,6 +100,7 @@ class ExportConfig:
     artefact: Local | None = field(None, "verify, apply")
     delta: Local | None = field(None, "apply")
     run: Local = field(MISSING, "the folder of a run")
+    items: Local | None = field(None, "retrieval models: a file with new items, which are candidates beside the run's")
     output: Local = field(MISSING, "a folder to write")
     delta_from: Local | None = field(
         None, "write only what differs from this artefact, which was exported from a run that this one goes on from"

@@ -81,7 +81,7 @@ def read_items(
         return None
     trained = fitted.item_vocabulary.filter(pl.col("count") > 0)["value"]
     vectors = read_vectors(items, {data.item_key: trained})
-    rows = _rows(data, items, vectors, codes)
+    rows = parsed_items(data, items, vectors, codes)
     if (kind := (fitted.types or {}).get(data.sparse_columns[name].column)) is not None:  # 7.0 in the log is 7 here
         rows = rows.with_columns(kind.canonical(rows[ITEM]))
     key = rows[ITEM]
@@ -110,7 +110,9 @@ def read_items(
     return ItemTable(fitted_items, rows.with_columns(pl.col(ids).fill_null(0)))  # items without a row have no id
 
 
-def _rows(data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], codes: Path | None) -> pl.DataFrame:
+def parsed_items(
+    data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], codes: Path | None
+) -> pl.DataFrame:
     """Return the parsed rows of the item table, with ITEM."""
     join = items_join(data)
     if join is None:

@@ -1,0 +1,128 @@
+"""Add items to a trained retrieval run: their features, by the transforms of the run, without a training.
+
+with run_with_items("outputs/my_run", "items_today.csv") as run: ...   # a folder like the run's, which ends with it
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import ITEM
+from recsys.data.features.fitted import ITEMS, Fitted, ItemTable
+from recsys.data.features.resolved_data import ResolvedData, resolve
+from recsys.data.features.vectors import Vectors
+from recsys.data.prepare.item_table import check_items_table, parsed_items
+from recsys.data.raw.vector_files import read_vectors
+from recsys.files import manifest
+from recsys.files.manifest import FILE
+from recsys.job.kinds import meta_task
+from recsys.training.run_dir import open_run
+
+KEY = "items"
+NOT_COPIED = (ITEMS, FILE, "profile", "tensorboard", "wandb", ".owner.json")  # of a run's folder
+
+
+@contextmanager
+def run_with_items(run: str, file: str | None) -> Iterator[str]:
+    """Yield a folder that is the run's but for its items, to which those of a file are added; `run` without a file.
+
+    Items that the run knows keep their features.
+
+    Raises:
+        UserError: the file has no new item, or the items of the run have no features.
+    """
+    if file is None:
+        yield run
+        return
+    cfg, folder = open_run(run)
+    fitted = Fitted.load(folder)
+    if cfg.kind.scores_rows:
+        raise UserError(f"{KEY}={file}: applies to retrieval models; this run's model scores rows of any items")
+    if cfg.kind.fitted_at_once or not meta_task(cfg, fitted.features).model.ranks_new_items:
+        why = "this run's model tells items apart by their ids alone, so that it cannot rank new ones"
+        raise UserError(f"{KEY}={file}: {why}; train a model that reads data.items, or go on with start_from={run}")
+    grown, added = with_new_items(fitted, file)
+    say(f"{KEY}={file}: {added:,} new items beside the {len(grown.rows) - 1 - added:,} of {run}")
+    beside = folder.resolve().parent if os.access(folder.resolve().parent, os.W_OK) else None
+    with TemporaryDirectory(prefix=".recsys-items-", dir=beside) as temporary:
+        place = Path(temporary) / folder.resolve().name
+        shutil.copytree(
+            folder, place, copy_function=_link, ignore=lambda at, _: NOT_COPIED if at == str(folder) else ()
+        )
+        grown.save(place / ITEMS)
+        known = {n: e for n, e in (manifest.read(folder) or {}).items() if not n.startswith(f"{ITEMS}/")}
+        manifest.write(place, manifest.entries_of(place, (place / ITEMS).rglob("*.*"), known=known))
+        yield str(place)
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it to another file system: files of a run are not changed, but replaced."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def with_new_items(fitted: Fitted, file: str) -> tuple[ItemTable, int]:
+    """Return the item table with the items of a file that it lacks behind its own, and their number.
+
+    Args:
+        file: as data.items.file or, for items that have vectors alone, as the file of data.items.vectors.
+    """
+    data, table = fitted.data, fitted.items
+    if table is None or data.item_table is None:
+        why = "the items of this run have no features, so that nothing is known of new ones"
+        raise UserError(f"{KEY}={file}: {why}; train with data.items.file or data.items.vectors")
+    if data.semantic_ids is not None:
+        raise UserError(f"{KEY}={file}: the codes of semantic ids are of the training's items; train again")
+    data = _reading(data, file)
+    items = data.item_table
+    assert items is not None
+    check_items_table(data)
+    vectors = read_vectors(items, {})
+    rows = parsed_items(data, items, vectors, None)
+    assert data.item_feature is not None
+    if (kind := (fitted.types or {}).get(data.sparse_columns[data.item_feature].column)) is not None:
+        rows = rows.with_columns(kind.canonical(rows[ITEM]))
+    new = rows.join(table.rows.select(ITEM), on=ITEM, how="anti", maintain_order="left").unique(
+        ITEM, keep="last", maintain_order=True
+    )
+    if new.is_empty():
+        raise UserError(f"{KEY}={file}: all of its {rows.height:,} items are candidates of the run already")
+    known = table.fitted
+    for name, own in vectors.items():
+        known.vectors[name] = _longer(known.vectors[name], own, new[ITEM])
+    ids = [n for n, c in items.sparse_columns.items() if not c.is_list]
+    made = known.apply(new).with_columns(new[ITEM]).with_columns(pl.col(ids).fill_null(0))
+    return ItemTable(known, pl.concat([table.rows, made.select(table.rows.columns)])), new.height
+
+
+def _reading(data: ResolvedData, file: str) -> ResolvedData:
+    """Return the data with this file of items. Raises UserError if the data tell items by several files of vectors."""
+    path = str(Path(file).expanduser().absolute())
+    items = data.items
+    vectors = {name: replace(c, normalise=[]) for name, c in items.vectors.items()}  # as those of the run, later
+    if items.file is None and len(vectors) > 1:
+        names = ", ".join(f"data.items.vectors.{n}" for n in vectors)
+        raise UserError(
+            f"{KEY}={file}: items have vectors of several files ({names}); append to these, and train again"
+        )
+    if items.file is None:
+        vectors = {name: replace(c, file=path) for name, c in vectors.items()}
+    return resolve(replace(data, items=replace(items, file=items.file and path, vectors=vectors)))
+
+
+def _longer(old: Vectors, new: Vectors, items: pl.Series) -> Vectors:
+    """Return the old vectors, followed by those of new items, normalised as the old ones were."""
+    chosen = new.values.is_in(items.implode()) & ~new.values.is_in(old.values.implode())
+    matrix = old.normalise(new.matrix[1:][chosen.to_numpy()])
+    return Vectors(pl.concat([old.values, new.values.filter(chosen)]), np.concatenate([old.matrix, matrix]), old.steps)
