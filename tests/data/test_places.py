@@ -23,7 +23,7 @@ from recsys.data.raw.raw_files import digests, list_remote_files, natural_sort, 
 from recsys.data.raw.raw_format import RawFormat
 from recsys.online.predictor import input_files
 from recsys.schema.data_schema import DataConfig
-from recsys.training import mirror
+from recsys.job import mirror
 
 
 @pytest.fixture(scope="module")
