@@ -1,13 +1,16 @@
 """Runs that commands name by the address of their mirror."""
 
 import json
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import fork
 from small_csv import Commands
 
 import recsys
@@ -59,8 +62,14 @@ def test_each_command_takes_an_address(mirrored: Commands, memory: Any) -> None:
 
 
 @pytest.mark.slow
-def test_exports_and_similar_items_of_an_address(mirrored: Commands) -> None:
-    assert mirrored("export", f"run={URL}", "output=exported")[0] == 0 and Path("exported/manifest.json").is_file()
+def test_exports_and_similar_items_of_an_address(commands: Commands, memory: Any) -> None:
+    args = ["data=sample_sequences", "model=item_knn", "data.sample.rows=2000", "run_dir=runs/a"]
+    assert commands("train", *args, f"checkpoint.mirror={URL}") == (0, [])
+    shutil.rmtree("runs")
+    assert commands("export", f"run={URL}", "output=exported")[0] == 0
+    items = recsys.similar(URL, item="i23", k=3)["item"].to_list()
+    assert commands("predict", f"run={URL}", "item=i23", "k=3")[0] == 0
+    assert len(items) == 3 and Path("exported/manifest.json").is_file()
 
 
 def test_a_run_goes_on_elsewhere_and_is_mirrored_again(mirrored: Commands, memory: Any) -> None:
@@ -105,7 +114,9 @@ def names_of(run: Path) -> list[str]:
 
 
 def test_only_the_checkpoints_that_are_needed(here: Path) -> None:
-    checkpoint(here / "a", *(f"{kind}-0000000{n}" for kind in ("best", "step") for n in (1, 2, 3)), "step-00000004").copy()
+    checkpoint(
+        here / "a", *(f"{kind}-0000000{n}" for kind in ("best", "step") for n in (1, 2, 3)), "step-00000004"
+    ).copy()
     assert names_of(local_run(URL, checkpoint=None)) == []
     assert names_of(local_run(URL)) == ["best-00000003", "step-00000004"]
     run = local_run(URL, checkpoint="best-00000002")
@@ -129,7 +140,7 @@ def test_a_copy_is_fetched_again_where_the_run_has_gone_on(here: Path, memory: A
 
 def test_unused_copies_lose_their_checkpoints(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint(here / "a", "step-00000001").copy()
-    monkeypatch.setattr(fetched_runs, "_use", lambda run: None)  # as of a process that has ended
+    monkeypatch.setattr(fetched_runs, "_use", lambda _: None)  # as of a process that has ended
     first = local_run(URL)
     checkpoint(here / "a", "step-00000002").copy()
     assert names_of(local_run(URL)) == ["step-00000002"]
@@ -201,6 +212,77 @@ def test_what_is_no_run_is_said_in_one_line(
 
 
 def test_a_missing_package(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.base.packages.is_installed", lambda module: False)
+    monkeypatch.setattr("recsys.base.packages.is_installed", lambda _: False)
     with pytest.raises(UserError, match=r"^run=s3://bucket/run: needs s3fs, which is not installed"):
         local_run("s3://bucket/run")
+
+
+@pytest.mark.parametrize("store", ["file", pytest.param("s3", marks=pytest.mark.slow)])
+def test_on_stores(
+    commands: Commands, tmp_path: Path, request: pytest.FixtureRequest, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store == "s3":
+        request.getfixturevalue("s3")
+    url = f"file://{tmp_path}/bucket/run" if store == "file" else "s3://bucket/run"
+    assert commands("train", *TRAIN, "run_dir=runs/a", f"checkpoint.mirror={url}")[0] == 0
+    for place in ("b", "c"):
+        for folder in ("conf", "raw"):
+            shutil.copytree(folder, f"{place}/{folder}")
+    monkeypatch.chdir("b")
+    Path("in.csv").write_text("price,user\n1.0,u1\n")
+    assert commands("report", f"runs=[{url}]")[0] == 0
+    status, said = commands.said("evaluate", f"run={url}")
+    assert status == 0 and "fetching" in said and "00000005 on 20 test rows" in said
+    assert commands("predict", f"run={url}", "input=in.csv")[0] == 0
+    assert commands("checkpoint", "action=inspect", f"run={url}")[0] == 0
+    first = recsys.load(url).path
+    assert commands("train", f"start_from={url}", "checkpoint.mirror=null", "run_dir=d")[0] == 0
+    monkeypatch.chdir("../c")
+    status, said = commands.said("train", f"resume={url}", "trainer.max_epochs=2")
+    assert status == 0 and "resuming from outputs/run/checkpoints/step-00000005" in said
+    monkeypatch.chdir("../b")
+    assert "step-00000010" in names_of(recsys.load(url).path) and recsys.load(url).path != first
+
+
+def test_killed_while_copying(commands: Commands, tmp_path: Path) -> None:
+    """At each file of the second copy: what is fetched elsewhere is the first checkpoint, whole, or the second one."""
+    url, runs = f"file://{tmp_path}/bucket/run", tmp_path / "runs"
+    checkpoint(runs / "a", "step-00000001")
+    Mirror(url, runs / "a").copy()
+    shutil.copytree("bucket", "first")
+    shutil.rmtree(runs / "a/checkpoints/step-00000001")
+    checkpoint(runs / "a", "best-00000002", "step-00000002")
+    found = set[str]()
+    for steps in range(10):
+        shutil.rmtree("bucket")
+        shutil.copytree("first", "bucket")
+        killed = fork(copy_and_die, url, str(runs / "a"), steps).wait(60) == -9
+        run = fetch_to_resume(url, f"runs/b{steps}")
+        names = names_of(run)
+        assert all((run / f"checkpoints/{name}/state.pt").read_bytes() == name.encode() for name in names)
+        assert names in (["step-00000001"], ["best-00000002", "step-00000002"])
+        found.add(names[0])
+        if not killed:
+            break
+    assert not killed and steps > 4 and len(found) == 2
+
+
+def copy_and_die(url: str, run: str, steps: int) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    left = iter(range(steps))
+
+    def dying(name: str) -> None:
+        real = getattr(LocalFileSystem, name)
+
+        def call(*args: Any, **more: Any) -> Any:
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **more)
+
+        setattr(LocalFileSystem, name, call)
+
+    mirror = Mirror(url, Path(run))
+    for name in ("put_file", "rm_file", "rmdir"):
+        dying(name)
+    mirror.copy()
