@@ -233,6 +233,7 @@ class TrainerConfig:
     timeout_minutes: PositiveFloat = field(30.0, "time that a rank waits for the others before it fails", le=1e6)
     validate_every: Count = field(1, "validate every N epochs")
     validate_every_n_steps: Count | None = field(None, "or validate every N batches; replaces validate_every")
+    validate_from: float = field(0.0, "share of the planned steps before which nothing is validated", ge=0, lt=1)
     early_stopping: EarlyStoppingConfig = field(EarlyStoppingConfig)
 
     @model_validator(mode="after")

@@ -254,6 +254,16 @@ def validates_next(trainer: pl.Trainer) -> bool:
     return due
 
 
+def validate_from(trainer: pl.Trainer, step: int) -> None:
+    """Let a training make no validation before a step, other than that of a run that stops early."""
+    loop = trainer.fit_loop.epoch_loop
+    is_due = loop._should_check_val_fx
+    # private, as above
+    loop._should_check_val_fx = (  # type: ignore[method-assign]
+        lambda data_fetcher: (trainer.global_step >= step or trainer.should_stop) and is_due(data_fetcher)
+    )
+
+
 class EvaluationBar(pl.Callback):
     """Shows a bar for validation and test, and after a validation during training its metric and the best so far.
 
