@@ -17,6 +17,7 @@ from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of, monitored
 from recsys.files.atomic import write_json
 from recsys.interface.batch import Batch
+from recsys.sharding.skew import skewed
 from recsys.training.advice import still_improving
 from recsys.training.module import RecsysModule
 
@@ -334,6 +335,9 @@ class Record(pl.Callback):
                 "tables": module.sharded.plan,
             }
             write_json(self.path / "plan.json", plan)
+            tables = [(t["table"], t["vocabulary"], t["shards"]) for t in plan["tables"]]
+            if (line := skewed(tables, self.path)) is not None:
+                say(line)
             for logger in trainer.loggers[1:]:
                 logger.log_hyperparams({"plan": plan})
 
