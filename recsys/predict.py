@@ -24,7 +24,7 @@ from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files.outputs import check_output
-from recsys.job.fetched_runs import local_runs
+from recsys.job.fetched_runs import local_run
 from recsys.schema.command_schemas import PredictConfig
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _command(cfg: PredictConfig) -> None:
         hint = "or one user, user=42, or one item, item=7"
         raise UserError(f"input: name files of raw rows to predict, such as input=rows.tsv; {hint}")
     files = input_files(cfg.input)
-    cfg.run = local_runs(cfg.run, cfg.checkpoint)
+    cfg.run = [str(local_run(run, checkpoint=cfg.checkpoint)) for run in cfg.run]
     from recsys.base.packages import check_versions  # these imports take seconds; a missing file is said before
     from recsys.data.prepare.writer import bad_rows_file
     from recsys.online.predictor import predict_files, predict_mean
@@ -113,7 +113,7 @@ def _retrieval_run(cfg: PredictConfig, asked: str) -> tuple[RunConfig, Recommend
 
     if len(cfg.run) != 1:
         raise UserError(f"run={cfg.run}: name one run to list items for {asked}")
-    [run] = local_runs(cfg.run, cfg.checkpoint)
+    run = str(local_run(cfg.run[0], checkpoint=cfg.checkpoint))
     trained, path = open_run(run)
     if trained.kind.scores_rows:
         raise UserError(f"{asked}: applies to retrieval models; this run's model gives a probability for each row")

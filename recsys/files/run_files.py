@@ -54,12 +54,7 @@ def checkpoints_of(run_dir: Path, kinds: Sequence[str] = ("step", "best")) -> li
     If a step-N and a best-N have the same number of steps, step-N, which is written last, comes first.
     """
     found = [p for kind in kinds for p in (run_dir / "checkpoints").glob(f"{kind}-*") if p.is_dir()]
-    return sorted(found, key=lambda p: by_steps(p.name), reverse=True)
-
-
-def by_steps(checkpoint: str) -> tuple[str, bool]:
-    """Return the key by which the names of checkpoints are sorted, the newest last."""
-    return checkpoint.rpartition("-")[2], checkpoint.startswith("step")
+    return sorted(found, key=lambda p: (p.name.rsplit("-", 1)[1], p.name.startswith("step")), reverse=True)
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from recsys.files.atomic import remove_folder, write_text
-from recsys.files.run_files import newest_checkpoint, run_folder
+from recsys.files.run_files import run_folder
 
 if TYPE_CHECKING:
     from recsys.job.mirror import Mirror
@@ -45,19 +44,16 @@ def local_run(run: str | Path, key: str = "run", checkpoint: str | None = "best"
     """
     if not is_address(run):
         return run_folder(run, key)
-    mirror = _mirror(str(run), FETCHED, key)
+    from recsys.job.mirror import Mirror  # a folder needs none of its imports
+
+    mirror = Mirror(str(run), FETCHED, key)
     while True:
         try:
             return _fetched(str(run), mirror, checkpoint)
         except Exception:
-            before, mirror = mirror, _mirror(str(run), FETCHED, key)
+            before, mirror = mirror, Mirror(str(run), FETCHED, key)
             if mirror.listing == before.listing:  # else the run goes on, and has replaced what it had listed
                 raise
-
-
-def local_runs(runs: Sequence[str], checkpoint: str) -> list[str]:
-    """Return the folders of the runs that `run=` names, as `local_run` does."""
-    return [str(local_run(run, checkpoint=checkpoint)) for run in runs]
 
 
 def fetch_to_resume(address: str, run_dir: str | None) -> Path:
@@ -67,31 +63,21 @@ def fetch_to_resume(address: str, run_dir: str | None) -> Path:
 
     Raises UserError if the address has no run or another one than the folder, or if it cannot be fetched.
     """
-    run = Path("outputs", _name(address)) if run_dir is None else Path(run_dir)
+    from recsys.job.mirror import fetch
+
+    run = Path("outputs", Path(address).name) if run_dir is None else Path(run_dir)
     run.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(run.with_name(f".{run.name}.fetch")):  # of torchrun's ranks, one fetches
-        mirror = _mirror(address, run, "resume")
-        mirror.check_same_run()
-        newest = newest_checkpoint(run)
-        if newest is None or mirror.newest > newest.name.rpartition("-")[2]:
-            mirror.fetch()
+        fetch(address, run, "resume")
     return run_folder(run, "resume")
-
-
-def _mirror(address: str, run: Path, key: str) -> Mirror:
-    from recsys.job.mirror import Mirror  # a folder needs none of its imports
-
-    mirror = Mirror(address, run, key)
-    mirror.check_run()
-    return mirror
 
 
 def _fetched(address: str, mirror: Mirror, checkpoint: str | None) -> Path:
     """Return the folder of a copy, after fetching what is missing. One process at a time does so."""
     from recsys.job.mirror import LISTING
 
-    key = _digest(address.encode())
-    run = mirror.run = FETCHED / f"{key}-{_digest(mirror.listing)}" / _name(address)
+    key, state = (hashlib.sha256(content).hexdigest()[:8] for content in (address.encode(), mirror.listing))
+    run = mirror.run = FETCHED / f"{key}-{state}" / Path(address).name
     names = mirror.checkpoints
     best = [name for name in names if name.startswith("best")]
     needed = {"", *([] if checkpoint is None else [*names[:1], *best[:1], checkpoint])}
@@ -127,11 +113,3 @@ def _remove_unused(checkpoints: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove_folder(checkpoints)
     os.close(descriptor)
-
-
-def _name(address: str) -> str:
-    return address.rstrip("/").rpartition("/")[2]
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:8]

@@ -22,7 +22,7 @@ from recsys.data.features.blocks import one_line
 from recsys.data.raw.raw_files import EXTRAS, check_remote
 from recsys.files import starts
 from recsys.files.atomic import whole_folder, write_text
-from recsys.files.run_files import CONFIG, OWN, STARTS, by_steps, checkpoints_of
+from recsys.files.run_files import CONFIG, OWN, STARTS, checkpoints_of
 
 LISTING = "mirror.json"
 KEY = "checkpoint.mirror"
@@ -34,7 +34,7 @@ Files = dict[str, list[int]]  # path below the run's folder -> size, time
 
 
 class Mirror:
-    """The copy of a run's folder. key: the config key that names it"""
+    """The copy of a run's folder. key: the config key that names it; there must be a copy, unless it is KEY"""
 
     def __init__(self, url: str, run: Path, key: str = KEY) -> None:
         from fsspec.core import url_to_fs
@@ -53,6 +53,8 @@ class Mirror:
             assert all(name and size >= 0 and time >= 0 for name, (size, time) in self._copied.items())
         except (ValueError, TypeError, AttributeError, AssertionError):
             raise self.error(f"{LISTING} is damaged; restore it, or name another place") from None
+        if key != KEY and CONFIG not in self._copied:
+            raise self.error(f"has no copy of a run, whose {LISTING} checkpoint.mirror writes")
 
     def error(self, why: str, cause: Exception | None = None) -> UserError:
         """Return the error of a mirror that cannot be used. cause: that of its store"""
@@ -68,17 +70,12 @@ class Mirror:
     def checkpoints(self) -> list[str]:
         """The names of the checkpoints of the copy, the newest first."""
         names = {Path(name).parts[1] for name in self._copied if _steps(name)}
-        return sorted(names, key=by_steps, reverse=True)
+        return sorted(names, key=lambda name: (name.rpartition("-")[2], name), reverse=True)
 
     @property
     def folder(self) -> Path | None:
         """The folder of a copy on a file system."""
         return Path(self._root).resolve() if "file" in self._fs.protocol else None
-
-    def check_run(self) -> None:
-        """Raise UserError if the copy has no run."""
-        if CONFIG not in self._copied:
-            raise self.error(f"has no copy of a run, whose {LISTING} checkpoint.mirror writes")
 
     def check_same_run(self) -> None:
         """Raise UserError if the copy has checkpoints of another run than the run's folder."""
@@ -141,13 +138,13 @@ class Mirror:
         os.utime(target, ns=(time, time))  # so that it is not copied again
 
 
-def fetch(url: str, run: Path) -> None:
+def fetch(url: str, run: Path, key: str = KEY) -> None:
     """Fetch a run's folder from its mirror, unless the folder has a checkpoint that is as new, or there is no copy.
 
-    Raises UserError if the mirror has another run.
+    Raises UserError if the mirror has another run. key: as of Mirror
     """
-    mirror = Mirror(url, run)
-    if mirror.newest > _newest(run):
+    mirror = Mirror(url, run, key)
+    if mirror.newest > _newest(run) or (key != KEY and not (run / CONFIG).exists()):
         mirror.check_same_run()
         mirror.fetch()
 

@@ -392,8 +392,6 @@ class TrainConfig(HeardConfig):
         None, "a run to resume: its folder, or the URL of its mirror; auto: resume run_dir if it contains a run"
     )
     start_from: Place | None = field(
-        None,
-        "a run, or the URL of its mirror, whose config, transforms, weights and optimizer states a new run goes on "
-        "from; new values get rows",
+        None, "a run, or its mirror, whose config, weights and states a new run goes on from; new values get rows"
     )
     resume_on_changed_data: bool = field(False, "resume although the raw files have changed, with the run's transforms")
