@@ -107,11 +107,12 @@ def load(run: str | Path) -> TrainedRun:
     """Return a trained run. Raises UserError if the folder holds no run.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or the address of its mirror, such as s3://bucket/run.
     """
+    from recsys.job.fetched_runs import local_run
     from recsys.training.run_dir import open_run
 
-    return TrainedRun(open_run(str(run))[1])
+    return TrainedRun(open_run(str(local_run(run)))[1])
 
 
 def recommend(
@@ -122,7 +123,7 @@ def recommend(
     The history of the user is read from the raw files that the run was trained on.
 
     Args:
-        run: a run of a retrieval model, or its folder.
+        run: a run of a retrieval model, its folder, or the address of its mirror.
         user: the user's key, a value of the column `data.group.by`.
         k: number of items.
         items: a file with new items, which are candidates beside the run's.
@@ -145,7 +146,7 @@ def similar(
     For a list of items, return a row for each, with its `items` and `scores`.
 
     Args:
-        run: a run of a retrieval model, or its folder.
+        run: a run of a retrieval model, its folder, or the address of its mirror.
         item: an item of the training rows, or a list of them.
         k: number of items.
         exclude: items that are left out.

@@ -26,7 +26,7 @@ from recsys.cli import command_line
 from recsys.files import starts
 from recsys.files.atomic import whole_file, whole_folder, write_json
 from recsys.files.outputs import check_output
-from recsys.files.run_files import run_folder
+from recsys.job.fetched_runs import local_run
 from recsys.schema.command_schemas import CheckpointToolConfig, ClusterConfig
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _command(cfg: CheckpointToolConfig) -> None:
     if cfg.action == MISSING or cfg.run == MISSING:
         missing = "action" if cfg.action == MISSING else "RUN_DIR"
         raise UserError(f"missing {missing}; usage: {USAGE}")
-    run_folder(cfg.run)
+    cfg.run = str(local_run(cfg.run, checkpoint=cfg.checkpoint))
     from recsys.job.check_built import check
     from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
     from recsys.training.run_dir import choose_checkpoint, open_run

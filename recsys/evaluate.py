@@ -14,13 +14,12 @@ from typing import Any
 
 from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.files.run_files import run_folder
+from recsys.job.fetched_runs import local_run
 from recsys.schema.evaluate_schema import EvaluateConfig, ImportanceConfig
 
 
 def _command(cfg: EvaluateConfig) -> None:
-    for run in cfg.run:
-        run_folder(run)
+    cfg.run = [str(local_run(run, checkpoint=cfg.checkpoint)) for run in cfg.run]
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import started_by_torchrun
     from recsys.job.check_built import check

@@ -153,8 +153,9 @@ def _plan(
     from recsys.sharding.infeasible import infeasible
     from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.planner import make_planner, quiet_torchrec, topology
+    from recsys.sharding.skew import skewed
     from recsys.sharding.table_memory import usable_memory
-    from recsys.sharding.tables import check_table_dtype
+    from recsys.sharding.tables import check_table_dtype, tables
     from recsys.training.pipelines import PREFETCH
 
     sharding, sparse = run.sharding, sparse_optimizer(run.optim.sparse)
@@ -171,8 +172,8 @@ def _plan(
             configs += [c for m in parts if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
             ids = {c.name: [lengths[f] for f in c.feature_names] for c in configs}
         hot: dict[str, float] = {}
-        if prepared is not None and run.sharding.cache_hit_rate is not None:
-            folder = prepared if prepared.is_dir() else prepared.parent
+        folder = prepared if prepared is None or prepared.is_dir() else prepared.parent
+        if folder is not None and run.sharding.cache_hit_rate is not None:
             hot = load_factors(folder, run.sharding.cache_hit_rate)
         accumulate, prefetch = run.trainer.accumulate, run.trainer.pipeline == PREFETCH
         given = (sharding, sparse, machines, batch_size, ids, seconds, hot, accumulate, prefetch)
@@ -184,6 +185,9 @@ def _plan(
     # private: the planner does not return the best of its plans when it runs out of time
     best = planner._best_plan or []
     result = report(best, machines, sparse, sharding.comms, batch_size, cluster, usable_memory(planner))
+    if folder is not None:
+        vocabularies = {name: info.vocabulary for name, info in tables(task).items()}
+        result.skewed = skewed([(t.table, vocabularies[t.table], t.shards) for t in result.tables], folder)
     if not is_fused:
         for t in result.tables:
             t.kernel = "dense"  # as in training

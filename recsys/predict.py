@@ -24,7 +24,7 @@ from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files.outputs import check_output
-from recsys.files.run_files import run_folder
+from recsys.job.fetched_runs import local_run
 from recsys.schema.command_schemas import PredictConfig
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _command(cfg: PredictConfig) -> None:
         raise UserError(f"run={cfg.run}: name one run to add items to")
     from recsys.online.new_items import run_with_items
 
-    with run_with_items(cfg.run[0], cfg.items) as run:
+    with run_with_items(cfg.run[0], cfg.items, cfg.checkpoint) as run:
         cfg.run = [run]
         _predict(cfg)
 
@@ -58,8 +58,7 @@ def _predict(cfg: PredictConfig) -> None:
         hint = "or one user, user=42, or one item, item=7"
         raise UserError(f"input: name files of raw rows to predict, such as input=rows.tsv; {hint}")
     files = input_files(cfg.input)
-    for run in cfg.run:
-        run_folder(run)
+    cfg.run = [str(local_run(run, checkpoint=cfg.checkpoint)) for run in cfg.run]
     from recsys.base.packages import check_versions  # these imports take seconds; a missing file is said before
     from recsys.data.prepare.writer import bad_rows_file
     from recsys.online.predictor import predict_files, predict_mean
@@ -127,11 +126,12 @@ def _retrieval_run(cfg: PredictConfig, asked: str) -> tuple[RunConfig, Recommend
 
     if len(cfg.run) != 1:
         raise UserError(f"run={cfg.run}: name one run to list items for {asked}")
-    trained, path = open_run(cfg.run[0])
+    run = str(local_run(cfg.run[0], checkpoint=cfg.checkpoint))
+    trained, path = open_run(run)
     if trained.kind.scores_rows:
         raise UserError(f"{asked}: applies to retrieval models; this run's model gives a probability for each row")
     choose_checkpoint(path, cfg.checkpoint)
-    return trained, Recommender.load(cfg.run[0], cfg.checkpoint)
+    return trained, Recommender.load(run, cfg.checkpoint)
 
 
 def _print_list(title: str, items: Iterable[Sequence[Any]]) -> None:

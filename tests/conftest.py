@@ -1,6 +1,7 @@
 """What tests share: where the real data sets lie, a Java for Spark, one thread a process."""
 
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -155,6 +156,37 @@ def memory() -> Iterator[Any]:
     yield fs
     fs.store.clear()
     fs.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[str]:
+    """An S3 on this machine, over HTTP."""
+    server = pytest.importorskip("moto.server", reason="moto is not installed").ThreadedMotoServer(
+        port=0, verbose=False
+    )
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket on it."""
+    import fsspec
+
+    pytest.importorskip("s3fs", reason="s3fs is not installed: uv sync --extra s3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    fs.mkdir("bucket")
+    yield fs
+    fs.rm("bucket", recursive=True)
+    type(fs).clear_instance_cache()
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from recsys.base.packages import check_extra
 from recsys.base.secrets import mask_text
 from recsys.cli import command_line
 from recsys.export.artefact.folder import is_artefact
-from recsys.files.run_files import run_folder
 from recsys.files.user_files import check_name
+from recsys.job.fetched_runs import local_run
 from recsys.schema.command_schemas import ExportConfig
 
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
@@ -64,7 +64,7 @@ def write(cfg: ExportConfig) -> None:
         return
     from recsys.online.new_items import run_with_items
 
-    with run_with_items(cfg.run, cfg.items) as run:
+    with run_with_items(cfg.run, cfg.items, cfg.checkpoint) as run:
         cfg.run = run
         _write(cfg, formats)
 
@@ -115,14 +115,6 @@ def _checked(cfg: ExportConfig) -> tuple[str, ...]:
             raise UserError(f"{key}: is missing; usage: {USAGE}")
     check_name("model" if cfg.name is None else str(cfg.name), "name", "clicks")
     check_name(str(cfg.version), "version", "1")
-    run = run_folder(cfg.run)
-    checkpoints = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
-    if not checkpoints:
-        hint = "train it to its first checkpoint"
-        raise UserError(f"run={run}: has no checkpoint, so there is nothing to export; {hint}")
-    if cfg.checkpoint not in ("best", "last", *checkpoints):
-        hint = f"write best, last or one of: {', '.join(checkpoints)}"
-        raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")
     formats = cfg.format
     if cfg.index not in (None, "auto", *INDEX_KINDS):
         raise UserError(f"index={cfg.index}: no such choice{did_you_mean(str(cfg.index), ('auto', *INDEX_KINDS))}")
@@ -141,6 +133,14 @@ def _checked(cfg: ExportConfig) -> tuple[str, ...]:
         raise UserError(f"events_until={cfg.events_until}: must be a time with its zone, such as 2026-03-07T12:00:00Z")
     if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:
         raise UserError("dense_backend=pytorch: needs format=torchscript; add it to format=")
+    cfg.run = str(run := local_run(cfg.run, checkpoint=cfg.checkpoint))
+    checkpoints = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
+    if not checkpoints:
+        hint = "train it to its first checkpoint"
+        raise UserError(f"run={run}: has no checkpoint, so there is nothing to export; {hint}")
+    if cfg.checkpoint not in ("best", "last", *checkpoints):
+        hint = f"write best, last or one of: {', '.join(checkpoints)}"
+        raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")
     return tuple(f for f in formats if f != "onnx")
 
 

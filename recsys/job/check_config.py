@@ -323,16 +323,19 @@ def _check_steps(cfg: RunConfig) -> None:
             f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which are not used with "
             f"trainer.accumulate={t.accumulate}; set optim.sparse.clip=null or trainer.accumulate=1"
         )
+    if t.validate_from and o.scheduler is not None and o.interval == "validation" and not o.watches:
+        why = "optim.scheduler steps once per validation, and would begin with the first"
+        raise UserError(f"trainer.validate_from={t.validate_from:g}: {why}; set optim.interval=step")
     if cfg.loader.balance_lists and cfg.data.together:
         raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
     if (window := cfg.data.split.window) is not None:
         where = f"data.split.window={window:g}"
         if model_kind_of(cfg) not in ("ranking", None):
             raise UserError(f"{where}: is for models that score rows and are trained step by step; leave it out")
-        if t.max_epochs > 1 or t.validate_every > 1 or t.validate_every_n_steps is not None:
+        if t.max_epochs > 1 or t.validate_every > 1 or t.validate_every_n_steps is not None or t.validate_from:
             raise UserError(
                 f"{where}: each window is measured, then trained on once; leave out trainer.max_epochs, "
-                "trainer.validate_every and trainer.validate_every_n_steps"
+                "trainer.validate_every, trainer.validate_every_n_steps and trainer.validate_from"
             )
 
 

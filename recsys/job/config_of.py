@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from recsys.config.compose import compose, composing, load_config, parse_overrides
 from recsys.config.safe_targets import check_loggers
 from recsys.files.run_files import CONFIG
+from recsys.job.fetched_runs import fetch_to_resume, is_address, local_run
 from recsys.job.resumed import names_a_run, run_to_start_from
 from recsys.job.run_config import RunConfig
 from recsys.job.unread_keys import unread_line
@@ -48,7 +49,13 @@ def composed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
         overrides: the command line.
     """
     if names_a_run(cfg):
+        if is_address(cfg.resume):
+            cfg.checkpoint.mirror = cfg.checkpoint.mirror or cfg.resume
+            cfg.resume = str(fetch_to_resume(cfg.resume, cfg.run_dir))
+            overrides = [*overrides, "checkpoint.mirror=null"]  # of which only the name counts
         return config_of_run(cfg, Path(str(cfg.resume)), overrides)
+    if cfg.start_from is not None and is_address(cfg.start_from):
+        cfg.start_from = str(local_run(cfg.start_from, "start_from"))
     if (start := run_to_start_from(cfg)) is not None:
         return config_of_run(cfg, start, overrides)
     return cfg

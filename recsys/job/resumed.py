@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.files.run_files import CONFIG, run_folder
+from recsys.files.run_files import CONFIG, newest_checkpoint, run_folder
 from recsys.interface.features import FeatureSpec
 from recsys.job.build import with_dims
 from recsys.job.run_config import RunConfig
@@ -61,8 +61,11 @@ def cannot_start_from(cfg: RunConfig) -> str | None:
 def check_start(cfg: RunConfig) -> RunConfig:
     """Return the config, with the widths of the tables of the run that `start_from` names if `dims` is auto.
 
-    Raises UserError if it is no run, or if this config's model cannot start from that run's.
+    Raises UserError if it is no run, or if this config's model cannot start from that run's. A run that goes on from a
+    checkpoint of its own needs no other, which may be on another machine.
     """
+    if names_a_run(cfg) and newest_checkpoint(Path(str(cfg.resume))) is not None:
+        return cfg
     if (start := run_to_start_from(cfg)) is None:
         return cfg
     ran = RunConfig.load(start / CONFIG)

@@ -24,6 +24,7 @@ from recsys.data.prepare.item_table import check_items_table, parsed_items
 from recsys.data.raw.vector_files import read_vectors
 from recsys.files import manifest
 from recsys.files.manifest import FILE
+from recsys.job.fetched_runs import local_run
 from recsys.job.kinds import meta_task
 from recsys.training.run_dir import open_run
 
@@ -32,10 +33,14 @@ NOT_COPIED = (ITEMS, FILE, "profile", "tensorboard", "wandb", ".owner.json")  # 
 
 
 @contextmanager
-def run_with_items(run: str, file: str | None) -> Iterator[str]:
+def run_with_items(run: str, file: str | None, checkpoint: str = "best") -> Iterator[str]:
     """Yield a folder that is the run's but for its items, to which those of a file are added; `run` without a file.
 
     Items that the run knows keep their features.
+
+    Args:
+        run: the run's folder, or the address of its mirror.
+        checkpoint: of the run, that is needed.
 
     Raises:
         UserError: the file has no new item, or the items of the run have no features.
@@ -43,7 +48,7 @@ def run_with_items(run: str, file: str | None) -> Iterator[str]:
     if file is None:
         yield run
         return
-    cfg, folder = open_run(run)
+    cfg, folder = open_run(str(local_run(run, checkpoint=checkpoint)))
     fitted = Fitted.load(folder)
     if cfg.kind.scores_rows:
         raise UserError(f"{KEY}={file}: applies to retrieval models; this run's model scores rows of any items")

@@ -15,6 +15,7 @@ from recsys.cli import command_line
 from recsys.config.overrides import quoted
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
+from recsys.job.fetched_runs import is_address, local_run
 from recsys.schema.command_schemas import ReportConfig
 
 USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5] [similar=10]"
@@ -36,7 +37,8 @@ def report(cfg: ReportConfig) -> None:
         raise UserError(f"no run given; usage: {USAGE}")
     output = Path(cfg.output)
     check_output(output, (".html",))
-    run_set = read(cfg.runs)
+    needed = None if cfg.users is None and cfg.similar is None else "best"
+    run_set = read([str(local_run(run, "runs", needed)) if is_address(run) else run for run in cfg.runs])
     if not run_set.runs:
         raise UserError(f"{cfg.runs[0]}: no trial of this sweep has a folder yet")
     if left_out := run_set.left_out:

@@ -16,6 +16,8 @@ from recsys.schema.fields import (
     Locals,
     Name,
     Node,
+    Place,
+    Places,
     Texts,
     field,
 )
@@ -79,7 +81,7 @@ class PreprocessConfig(HeardConfig):
 class PredictConfig:
     """Config of `python -m recsys.predict`."""
 
-    run: Locals = field(..., "a run or, to average their predictions, a list of runs")
+    run: Places = field(..., "a run or, to average their predictions, a list of runs: folders, or URLs of mirrors")
     input: Texts = field(MISSING, "a file, folder or glob, or a list of them")
     output: Local = field("predictions.parquet", "a Parquet file")
     checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
@@ -99,7 +101,7 @@ class ExportConfig:
     action: Literal["write", "verify", "apply"] = "write"
     artefact: Local | None = field(None, "verify, apply")
     delta: Local | None = field(None, "apply")
-    run: Local = field(MISSING, "the folder of a run")
+    run: Place = field(MISSING, "the folder of a run, or the URL of its mirror")
     items: Local | None = field(None, "retrieval models: a file with new items, which are candidates beside the run's")
     output: Local = field(MISSING, "a folder to write")
     delta_from: Local | None = field(
@@ -194,7 +196,7 @@ class CheckpointToolConfig:
     """Config of `python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR`."""
 
     action: Literal["inspect", "reshard", "export-embeddings"] = MISSING
-    run: Local = field(MISSING, "the folder of a run")
+    run: Place = field(MISSING, "the folder of a run, or the URL of its mirror")
     checkpoint: str = field("last", "best | last | a folder under the run's checkpoints/")
     output: Local | None = field(None, "folder to write: a new run folder (reshard) or the tables (export-embeddings)")
     sharding: ShardingConfig | None = field(None, "reshard; null: the run's sharding")
@@ -207,7 +209,7 @@ class CheckpointToolConfig:
 class ReportConfig:
     """Config of `python -m recsys.report RUN_DIR... [SWEEP_DIR]`."""
 
-    runs: list[Local] = field(list, "folders of runs or sweeps; runs are compared with the first")
+    runs: list[Place] = field(list, "folders of runs or sweeps, URLs of mirrors; runs are compared with the first")
     output: Local = field("report.html", "an HTML file")
     resamples: int = field(1000, "number of bootstrap resamples", ge=100, le=10**7)
     seed: Natural = field(0, "seed of the bootstrap, and of pick=random")

@@ -3,7 +3,7 @@
 from pydantic.dataclasses import dataclass
 
 from recsys.base.ranges import Count, Counts, Natural
-from recsys.schema.fields import CHECKED, Locals, field
+from recsys.schema.fields import CHECKED, Places, field
 from recsys.schema.run_schema import MAX_ROWS, Rankings, ShardingConfig
 
 
@@ -57,7 +57,7 @@ class ImportanceConfig:
 class EvaluateConfig:
     """Config of `python -m recsys.evaluate`."""
 
-    run: Locals = field(..., "a run or, to average their predictions, a list of runs")
+    run: Places = field(..., "a run or, to average their predictions, a list of runs: folders, or URLs of mirrors")
     split: str = field("test", "train | validation | test")
     checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
     trainer: EvaluateTrainerConfig = field(EvaluateTrainerConfig)

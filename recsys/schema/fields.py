@@ -60,6 +60,7 @@ LISTED = BeforeValidator(_listed)
 COUNT_OR_NAMES = BeforeValidator(_count_or_names)
 Texts = Annotated[list[str], LISTED]  # one text, a list of them, or null for none
 Locals = Annotated[list[Local], LISTED]
+Places = Annotated[list[Place], LISTED]
 Node = Annotated[Any, AfterValidator(_finite)]  # `_target_` and its parameters, which `_target_` describes
 Nodes = Annotated[dict[str, Node], BeforeValidator(lambda value: {} if value is None else value)]
 

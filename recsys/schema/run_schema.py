@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from recsys.base.ranges import FLOAT32_MAX, Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig, HeardConfig
-from recsys.schema.fields import CHECKED, Local, LocalRun, Node, Nodes, Place, field
+from recsys.schema.fields import CHECKED, LocalRun, Node, Nodes, Place, field
 
 MAX_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MAX_BYTES = 2**63 - 1
@@ -233,6 +233,7 @@ class TrainerConfig:
     timeout_minutes: PositiveFloat = field(30.0, "time that a rank waits for the others before it fails", le=1e6)
     validate_every: Count = field(1, "validate every N epochs")
     validate_every_n_steps: Count | None = field(None, "or validate every N batches; replaces validate_every")
+    validate_from: float = field(0.0, "share of the planned steps before which nothing is validated", ge=0, lt=1)
     early_stopping: EarlyStoppingConfig = field(EarlyStoppingConfig)
 
     @model_validator(mode="after")
@@ -287,7 +288,7 @@ class CheckpointConfig:
     keep_best: Count = field(1, "number of best-N checkpoints to keep")
     keep_last: Count = field(1, "number of step-N checkpoints to keep")
     mirror: Place | None = field(
-        None, "URL or folder that each checkpoint and the run's other files are copied to; resume=auto fetches them"
+        None, "URL or folder that each checkpoint and the run's other files are copied to; resume= fetches them"
     )
     monitor: str | None = field(None, "null: validation/auc, or validation/ndcg@10 for retrieval models")
     mode: Literal["min", "max"] | None = field(None, "null: whichever is better for this metric")
@@ -387,8 +388,10 @@ class TrainConfig(HeardConfig):
         0, "seeds the initial weights, the order of rows, dropout and the sampling of negatives", ge=0, le=2**32 - 1
     )
     run_dir: LocalRun | None = field(None, "null: a new folder under outputs/")
-    resume: LocalRun | None = field(None, "a run's folder to resume; auto: resume run_dir if it contains a run")
-    start_from: Local | None = field(
-        None, "a run whose config, transforms, weights and optimizer states a new run goes on from; new values get rows"
+    resume: Place | None = field(
+        None, "a run to resume: its folder, or the URL of its mirror; auto: resume run_dir if it contains a run"
+    )
+    start_from: Place | None = field(
+        None, "a run, or its mirror, whose config, weights and states a new run goes on from; new values get rows"
     )
     resume_on_changed_data: bool = field(False, "resume although the raw files have changed, with the run's transforms")

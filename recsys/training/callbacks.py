@@ -17,6 +17,7 @@ from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of, monitored
 from recsys.files.atomic import write_json
 from recsys.interface.batch import Batch
+from recsys.sharding.skew import skewed
 from recsys.training.advice import still_improving
 from recsys.training.module import RecsysModule
 
@@ -254,6 +255,16 @@ def validates_next(trainer: pl.Trainer) -> bool:
     return due
 
 
+def validate_from(trainer: pl.Trainer, step: int) -> None:
+    """Let a training make no validation before a step, other than that of a run that stops early."""
+    loop = trainer.fit_loop.epoch_loop
+    is_due = loop._should_check_val_fx
+    # private, as above
+    loop._should_check_val_fx = (  # type: ignore[method-assign]
+        lambda data_fetcher: (trainer.global_step >= step or trainer.should_stop) and is_due(data_fetcher)
+    )
+
+
 class EvaluationBar(pl.Callback):
     """Shows a bar for validation and test, and after a validation during training its metric and the best so far.
 
@@ -324,6 +335,9 @@ class Record(pl.Callback):
                 "tables": module.sharded.plan,
             }
             write_json(self.path / "plan.json", plan)
+            tables = [(t["table"], t["vocabulary"], t["shards"]) for t in plan["tables"]]
+            if (line := skewed(tables, self.path)) is not None:
+                say(line)
             for logger in trainer.loggers[1:]:
                 logger.log_hyperparams({"plan": plan})
 

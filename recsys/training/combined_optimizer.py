@@ -64,15 +64,16 @@ class Optimizers:
         return {"dense": list(dense), "sparse": [g for g in self.combined.param_groups if id(g) not in ids]}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the dense optimizer, and the factors by which schedules have changed the learning rates.
+        """Return the state of the dense optimizer, and of each kind of rates the schedule's factor, now and initially.
 
         The tables' optimizer state is saved with the tables.
         """
         return {
             "dense_optimizer": self._dense_optimizer.state_dict(),
             "lr": {
-                kind: [g["lr"] / g["initial_lr"] if g["initial_lr"] else 1.0 for g in groups][:1]
+                kind: [g["lr"] / g["initial_lr"] if g["initial_lr"] else 1.0, g["lr"], g["initial_lr"]]
                 for kind, groups in self.groups().items()
+                for g in groups[:1]
             },
         }
 
@@ -97,9 +98,9 @@ class Optimizers:
         optimizer.load_state_dict(state["dense_optimizer"])
         # load_state_dict replaced the parameter groups; the wrapper and the scheduler must use the new ones
         self._wrapper.param_groups, self._wrapper.state = optimizer.param_groups, optimizer.state
-        for kind, factor in state["lr"].items():
-            for group in self.groups()[kind] if factor else ():
-                group["lr"] = group["initial_lr"] * factor[0]
+        for kind, saved in state["lr"].items():
+            for group in self.groups()[kind] if saved else ():  # factor times initial rate may be the next number
+                group["lr"] = saved[1] if saved[2:] == [group["initial_lr"]] else group["initial_lr"] * saved[0]
         rates = [g["lr"] for g in self.combined.param_groups]  # type: ignore[index]
         for saved, scheduler in zip(state.get("lr_schedulers", ()), schedulers, strict=False):
             _fit_scheduler(saved, scheduler, rates)

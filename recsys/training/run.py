@@ -73,7 +73,7 @@ def train(given: DictConfig | RunConfig) -> Run:
 
 def _train_here(cfg: RunConfig) -> Run:
     """Train in this process, or in `trainer.devices` processes on this machine."""
-    from recsys.training.mirror import mirrored
+    from recsys.job.mirror import mirrored
 
     cfg, files = check_inputs(cfg)
     folder = begin(cfg, cfg.trainer.devices)
@@ -113,7 +113,7 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
 
 def _train_as_rank(cfg: RunConfig, ranks: Ranks) -> Run:
     """Train as one of torchrun's ranks: rank 0 begins the run, and the others follow it."""
-    from recsys.training.mirror import mirrored
+    from recsys.job.mirror import mirrored
     from recsys.training.run_dir import RunFolder
 
     def begin_on_rank_0() -> tuple[Path, Prepared, bool]:
@@ -151,7 +151,7 @@ def begin(cfg: RunConfig, world_size: int, restarts: int = 0) -> RunFolder:
     folder = open_run_dir(cfg)
     path = folder.path
     if cfg.checkpoint.mirror is not None:
-        from recsys.training import mirror
+        from recsys.job import mirror
 
         mirror.check(cfg.checkpoint.mirror, path, folder.resumed)
     log_to(path / "train.log")
@@ -199,7 +199,8 @@ def _fetch_mirror(cfg: RunConfig) -> None:
     """Fetch the copy of a run that resume=auto resumes, if the copy is newer than the run's folder."""
     if cfg.checkpoint.mirror is None or cfg.resume != AUTO or cfg.run_dir is None:
         return
-    from recsys.training import mirror, run_lock
+    from recsys.job import mirror
+    from recsys.training import run_lock
 
     path = Path(cfg.run_dir)
     path.mkdir(parents=True, exist_ok=True)

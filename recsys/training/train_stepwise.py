@@ -1,5 +1,6 @@
 """Train a model step by step with Lightning: plan, build, fit, measure."""
 
+import math
 import os
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from recsys.evaluation.calibration import save as save_calibration
 from recsys.files.run_files import best_checkpoint
 from recsys.job.run_config import RunConfig
 from recsys.training.advice import slow_validations
-from recsys.training.callbacks import Throughput
+from recsys.training.callbacks import Throughput, validate_from
 from recsys.training.epochs import Epochs, beginning_of, plan_epochs, say_advice
 from recsys.training.loaders import split_loader
 from recsys.training.loggers import build_loggers
@@ -74,6 +75,7 @@ def build(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks, e
     loggers = build_loggers(cfg, folder.path, ranks, beginning.resumed)
     windows = 0 if epochs.windows is None else len(epochs.windows)
     trainer, throughput = build_trainer(cfg, folder.path, ranks, prepared, loggers, windows)
+    validate_from(trainer, math.ceil(cfg.trainer.validate_from * epochs.steps - 1e-9))  # 0.1 * 30 is above 3
     return Built(module, trainer, throughput, beginning)
 
 

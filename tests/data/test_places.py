@@ -5,7 +5,6 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PosixPath
 from typing import Any
@@ -21,36 +20,9 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import read_sources
 from recsys.data.raw.raw_files import digests, list_remote_files, natural_sort, resolve_path
 from recsys.data.raw.raw_format import RawFormat
+from recsys.job import mirror
 from recsys.online.predictor import input_files
 from recsys.schema.data_schema import DataConfig
-from recsys.training import mirror
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    """An S3 on this machine, over HTTP."""
-    server = pytest.importorskip("moto.server", reason="moto is not installed").ThreadedMotoServer(
-        port=0, verbose=False
-    )
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    pytest.importorskip("s3fs", reason="s3fs is not installed: uv sync --extra s3")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    fs.mkdir("bucket")
-    yield fs
-    fs.rm("bucket", recursive=True)
-    type(fs).clear_instance_cache()
 
 
 def of_yaml(text: str, root: str, home: Path) -> DataConfig:

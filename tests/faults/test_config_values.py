@@ -23,7 +23,7 @@ OUT_OF_RANGE = """
 trainer.batch_size=-4 trainer.timeout_minutes=nan optim.sparse.lr=inf optim.sparse.lr=1e60 optim.sparse.beta1=1
 optim.dense.lr=nan optim.dense.lr=1e39 model.init_std=nan model.dim=0 model.dim=1000000000 model.top_mlp=[64,-2]
 model.dropout=1.5 checkpoint.every_minutes=0 protocol.k=[] metrics.k=[5,0] seed=4294967296 data.max_bad_rows=2
-metrics_host='' data.dense.price.lag=-1 data.split.folds=2 data.label.at_least=nan data.split.validation=nan
+metrics_host='' data.dense.price.lag=-1 data.split.folds=2 data.label.at_least=nan trainer.validate_from=1 trainer.validate_from=-0.1 data.split.validation=nan
 """
 
 

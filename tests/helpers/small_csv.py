@@ -1,6 +1,7 @@
 """A small data set of the user's, `data=mine data.root=raw`, and commands on it in this process."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ class Commands:
     def said(self, command: str, *arguments: str) -> tuple[int, str]:
         """Return the exit status and all that the command says on standard error."""
         self._monkeypatch.setattr("sys.argv", [f"recsys.{command}", *arguments])
-        status = command_line.status(command, _function(command))
+        parse = import_module("recsys.train")._config if command == "train" else None
+        status = command_line.status(command, _function(command), parse=parse)
         said = self._capsys.readouterr().err
         assert "Traceback" not in said, said
         return status, said
@@ -54,7 +56,5 @@ def _function(command: str) -> Callable[[Any], Any]:
         from recsys.preprocess import preprocess
 
         return preprocess
-    from importlib import import_module
-
-    module = "export.__main__" if command == "export" else command
-    return import_module(f"recsys.{module}")._command  # type: ignore[no-any-return]
+    module = import_module(f"recsys.{command}.__main__" if command in ("export", "report") else f"recsys.{command}")
+    return getattr(module, "report" if command == "report" else "_command")  # type: ignore[no-any-return]

@@ -147,7 +147,9 @@ REFUSED = [  # values of two settings that one line refuses
     ({("labels", "classes"), ("labels", "mixed")}, {("dense", "target")}),
     ({("labels", "classes"), ("labels", "number")}, {("metrics.gauc", "user")}),
     ({("trainer.accumulate", "2")}, {("validate", "3 steps"), ("validate", "13 steps")}),
+    ({("trainer.accumulate", "2")}, {("validate", "3 steps, late")}),
     ({("trainer.accumulate", "3")}, {("validate", "4 steps"), ("validate", "13 steps")}),
+    ({("scheduler", "exponential")}, {("validate", "3 steps, late")}),
 ]
 PLATEAU = {"mode": "max", "factor": 0.3, "patience": 0, "threshold": 9}  # each validation lowers the rates
 ITEMS = {
@@ -233,6 +235,7 @@ CADENCES = [  # of a training: epochs have ten batches, of which accumulated one
             "3 steps": {"trainer.validate_every_n_steps": 3},
             "4 steps": {"trainer.validate_every_n_steps": 4},
             "13 steps": {"trainer.validate_every_n_steps": 13},
+            "3 steps, late": {"trainer.validate_every_n_steps": 3, "trainer.validate_from": 0.4},
         },
     ),
     Setting(

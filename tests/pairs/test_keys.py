@@ -38,6 +38,7 @@ KEYS = [  # another value of each key, with what it needs
     *("trainer.max_epochs=5", "trainer.max_steps=2", "trainer.batch_size=32", "trainer.accumulate=2"),
     *("trainer.precision=bf16-mixed", "trainer.loss_scale=8", "trainer.tf32=true", "trainer.log_every_n_steps=1"),
     *("trainer.validate_every=2", "trainer.validate_every_n_steps=2", "trainer.max_time=00:00:00:00"),
+    "trainer.validate_from=0.7",
     *("trainer.early_stopping.patience=1 trainer.max_epochs=30",),
     *("loader.shuffle=false", "calibration=platt", "debug.train_batches=1"),
     *("checkpoint.every_n_steps=1 checkpoint.keep_last=2",),

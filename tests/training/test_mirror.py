@@ -11,8 +11,8 @@ import pytest
 from small_csv import Commands
 
 from recsys.base.errors import UserError
-from recsys.training import mirror
-from recsys.training.mirror import Mirror
+from recsys.job import mirror
+from recsys.job.mirror import Mirror
 
 URL = "memory://bucket/run"
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32", "run_dir=runs/a", "resume=auto"]

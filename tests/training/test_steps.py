@@ -232,6 +232,37 @@ def test_a_training_that_stops_within_its_first_epoch_says_so(home: Path, capsys
     assert "stopped after epoch 1: validation/auc has not improved for 1 validations" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("more", "steps", "best"),
+    [
+        (["trainer.max_epochs=4", "trainer.validate_from=0.5"], [50, 75, 100], "best-00000050"),
+        (["trainer.max_steps=20", "trainer.validate_every_n_steps=4", "trainer.validate_from=0.5"], [12, 16, 20], None),
+        (["trainer.max_steps=9", "trainer.validate_every_n_steps=3", "trainer.validate_from=0.1"], [3, 6, 9], None),
+        (
+            ["trainer.max_steps=24", "trainer.validate_every_n_steps=20", "trainer.validate_from=0.9"],
+            [],
+            "step-00000024",
+        ),
+        (
+            ["trainer.max_epochs=2", "trainer.validate_every_n_steps=2", "trainer.early_stopping.patience=2"]
+            + ["trainer.validate_from=0.5"],
+            [26, 28, 30],
+            "best-00000026",
+        ),
+    ],
+)
+def test_validations_begin_late(
+    home: Path, tmp_path: Path, more: list[str], steps: list[int], best: str | None
+) -> None:
+    """With a learning rate of nearly 0, the first validation that is made is the best, and patience counts from it."""
+    made = run(home, str(tmp_path / "late"), "optim.sparse.lr=1e-30", "optim.dense.lr=1e-30", *more)
+    rows = pl.read_csv(made.path / "metrics.csv")
+    validated = rows.filter(pl.col("validation/auc").is_not_null())["step"].to_list()[:-1]  # the last one after it
+    assert [step + 1 for step in validated] == steps
+    assert made.metrics["protocol"]["checkpoint"] == (best or f"best-{steps[0]:08}")
+    assert made.metrics["validation"]["rows"] == ROWS // 10
+
+
 def test_a_metric_of_nan_stops_no_training(capsys: pytest.CaptureFixture[str]) -> None:
     stop: Any = StopEarly("validation/auc", 1)
     trainer = SimpleNamespace(callback_metrics={"validation/auc": torch.tensor(torch.nan)}, should_stop=False)
@@ -297,6 +328,10 @@ def test_debug(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("trainer.max_time=90m", r"trainer\.max_time=90m: must have the form DD:HH:MM:SS"),
         ("metrics.gauc=cat1", r"metrics\.gauc=cat1: no sparse feature; did you mean cat_1\?"),
         ("metrics.slices=[nothing_there]", r"metrics\.slices: no feature nothing_there"),
+        (
+            "+optim.scheduler._target_=torch.optim.lr_scheduler.StepLR +optim.scheduler.step_size=1 trainer.validate_from=0.5",
+            r"trainer\.validate_from=0\.5: optim\.scheduler steps once per validation",
+        ),
         ("schedule=plateau optim.interval=step", r"optim\.interval=step: schedule=plateau steps once per validation"),
         ("schedule=cosine optim.scheduler.warmup_steps=-1", r"optim\.scheduler\.warmup_steps=-1: must be at least 0"),
     ],

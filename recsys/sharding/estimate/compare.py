@@ -153,6 +153,8 @@ def show(plan: PlanReport) -> None:
         f"({source}), bound by {plan.bound}; imbalance {plan.imbalance:.2f}; "
         f"{calls} lookup kernel{'s' if calls > 1 else ''} per device (tables of one group share one)"
     )
+    if plan.skewed is not None:
+        say(plan.skewed)
     clock = plan.clock
     if clock is None:
         say(f"a whole step is not predicted: {plan.no_clock}")

@@ -145,6 +145,7 @@ class PlanReport:
     devices_a_node: int = 1
     clock: StepClock | None = None
     no_clock: str = ""  # why a whole step cannot be predicted
+    skewed: str | None = None  # tables whose lookups one device answers, if their counts are known
 
     @property
     def step_ms(self) -> float:

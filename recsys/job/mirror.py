@@ -3,14 +3,15 @@
     URL/mirror.json     the files of the copy, with their sizes and times; it is written last
 
 A thread of rank 0 copies what has changed after each checkpoint, while training goes on, and all of it at the end.
-resume=auto fetches the copy where the run's folder has no checkpoint that is as new.
+resume=auto fetches the copy where the run's folder has no checkpoint that is as new; fetched_runs.py, where a command
+names the address.
 """
 
 import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +22,7 @@ from recsys.data.features.blocks import one_line
 from recsys.data.raw.raw_files import EXTRAS, check_remote
 from recsys.files import starts
 from recsys.files.atomic import whole_folder, write_text
-from recsys.files.run_files import OWN, STARTS, checkpoints_of
+from recsys.files.run_files import CONFIG, OWN, STARTS, checkpoints_of
 
 LISTING = "mirror.json"
 KEY = "checkpoint.mirror"
@@ -33,30 +34,44 @@ Files = dict[str, list[int]]  # path below the run's folder -> size, time
 
 
 class Mirror:
-    """The copy of a run's folder."""
+    """The copy of a run's folder. key: the config key that names it; there must be a copy, unless it is KEY"""
 
-    def __init__(self, url: str, run: Path) -> None:
+    def __init__(self, url: str, run: Path, key: str = KEY) -> None:
         from fsspec.core import url_to_fs
 
-        check_remote(url, KEY)
-        self._url, self._run, self.missed = url, run, 0
+        check_remote(url, key)
+        self._url, self.run, self._key, self.missed = url, run, key, 0
         try:
             self._fs, self._root = url_to_fs(url)
             self._fs.invalidate_cache()
             there = f"{self._root}/{LISTING}"
-            self._copied: Files = json.loads(self._fs.cat_file(there)) if self._fs.exists(there) else {}
+            self.listing: bytes = self._fs.cat_file(there) if self._fs.exists(there) else b""
         except Exception as e:  # each store raises its own exceptions
             raise self.error("cannot be reached", e) from e
+        try:
+            self._copied: Files = json.loads(self.listing or b"{}")
+            if not all(name and size >= 0 and time >= 0 for name, (size, time) in self._copied.items()):
+                raise ValueError
+        except (ValueError, TypeError, AttributeError):
+            raise self.error(f"{LISTING} is damaged; restore it, or name another place") from None
+        if key != KEY and CONFIG not in self._copied:
+            raise self.error(f"has no copy of a run, whose {LISTING} checkpoint.mirror writes")
 
     def error(self, why: str, cause: Exception | None = None) -> UserError:
         """Return the error of a mirror that cannot be used. cause: that of its store"""
         kind = UserError if cause is None else Unavailable
-        return kind(f"{KEY}={self._url}: {why}" + (f": {one_line(cause)}" if cause else ""))
+        return kind(f"{self._key}={self._url}: {why}" + (f": {one_line(cause)}" if cause else ""))
 
     @property
     def newest(self) -> str:
         """The steps of the newest checkpoint of the copy; empty if it has none."""
         return max(map(_steps, self._copied), default="")
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The names of the checkpoints of the copy, the newest first."""
+        names = {Path(name).parts[1] for name in self._copied if _steps(name)}
+        return sorted(names, key=lambda name: (name.rpartition("-")[2], name), reverse=True)
 
     @property
     def folder(self) -> Path | None:
@@ -65,21 +80,21 @@ class Mirror:
 
     def check_same_run(self) -> None:
         """Raise UserError if the copy has checkpoints of another run than the run's folder."""
-        theirs, ours = None, starts.first(starts.entries(self._run))
+        theirs, ours = None, starts.first(starts.entries(self.run))
         with suppress(Exception):  # it has none, or one that is damaged
             theirs = starts.first(json.loads(self._fs.cat_file(f"{self._root}/{STARTS}")))
         if self.newest and None not in (ours, theirs) and ours != theirs:
-            raise self.error(f"has another run than {self._run}; name another place, or run_dir")
+            raise self.error(f"has another run than {self.run}; name another place, or run_dir")
 
     def copy(self) -> None:
         """Copy what has changed, and remove what is no longer there. A checkpoint is listed once all of it is there."""
-        files = _files(self._run)
+        files = _files(self.run)
         for name, state in files.items():
             if self._copied.get(name) != state:
                 target = f"{self._root}/{name}"
                 if self._url.partition("://")[0] not in EXTRAS:  # there, it would make a bucket of a wrong name
                     self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-                self._fs.put_file(str(self._run / name), target)
+                self._fs.put_file(str(self.run / name), target)
         if self.folder is not None:  # where a file may be written in part
             write_text(self.folder / LISTING, json.dumps(files))
         else:
@@ -93,17 +108,22 @@ class Mirror:
                 self._fs.rmdir(f"{self._root}/{folder}")
         self._copied = files
 
-    def fetch(self) -> None:
-        """Copy the files of the copy to the run's folder, and the newest checkpoint last: with it, all are there."""
-        say(f"{self._run}: fetching the run from {self._url}")
+    def fetch(self, wanted: Callable[[str], bool] = lambda _: True) -> None:
+        """Copy the files of the copy to the run's folder, and the newest checkpoint last: with it, all are there.
+
+        wanted: whether to copy a checkpoint of this name and, called with "", all other files
+        """
+        say(f"{self.run}: fetching the run from {self._url}")
         for name in self._copied:
-            if not (self._run / name).resolve().is_relative_to(self._run.resolve()):
+            if not (self.run / name).resolve().is_relative_to(self.run.resolve()):
                 raise self.error(f"{LISTING} names {name}, which is outside of the run's folder")
         names = sorted(self._copied, key=lambda name: (_steps(name), name))
-        (self._run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (self.run / "checkpoints").mkdir(parents=True, exist_ok=True)
         for checkpoint, files in groupby(names, key=lambda name: _steps(name) and Path(name).parts[1]):
-            place = self._run / "checkpoints" / checkpoint
-            with whole_folder(place) if checkpoint else nullcontext(self._run) as building:
+            place = self.run / "checkpoints" / checkpoint
+            if not wanted(checkpoint):
+                continue
+            with whole_folder(place) if checkpoint else nullcontext(self.run) as building:
                 for name in files:
                     self._get(name, building / Path(*Path(name).parts[2 if checkpoint else 0 :]))
 
@@ -119,13 +139,13 @@ class Mirror:
         os.utime(target, ns=(time, time))  # so that it is not copied again
 
 
-def fetch(url: str, run: Path) -> None:
+def fetch(url: str, run: Path, key: str = KEY) -> None:
     """Fetch a run's folder from its mirror, unless the folder has a checkpoint that is as new, or there is no copy.
 
-    Raises UserError if the mirror has another run.
+    Raises UserError if the mirror has another run. key: as of Mirror
     """
-    mirror = Mirror(url, run)
-    if mirror.newest > _newest(run):
+    mirror = Mirror(url, run, key)
+    if mirror.newest > _newest(run) or (key != KEY and not (run / CONFIG).exists()):
         mirror.check_same_run()
         mirror.fetch()
 
