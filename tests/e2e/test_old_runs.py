@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose_file, load_config
-from recsys.export.artefact.verify import verify
+from recsys.export.artefact.load_artefact import verify
 from recsys.job.build import locate
 from recsys.job.check_built import check
 from recsys.online.predictor import predict_files

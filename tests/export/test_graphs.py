@@ -20,10 +20,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.batch_tensors import BatchTensors
-from recsys.export.artefact.inputs import check_feed, feature_inputs, graph_inputs
-from recsys.export.fused_tables import FusedTable, TablePart, fuse, write_tables
-from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
-from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
+from recsys.export.artefact.graph_io import check_feed, feature_inputs, graph_inputs
+from recsys.export.fused_tables import FusedTable, ItemVectors, TablePart, Tables, fuse, replace_lookups, write_tables
+from recsys.export.graphs import example_inputs, to_onnx, trace
+from recsys.export.ranking_graph import RankingGraph
 from recsys.export.retrieval_graph import ITEMS, QueryGraph
 from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict

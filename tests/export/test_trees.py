@@ -13,8 +13,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.batch_tensors import BatchTensors
 from recsys.export.artefact.folder import GRAPH
-from recsys.export.artefact.inputs import graph_inputs
-from recsys.export.artefact.session import open_session
+from recsys.export.artefact.graph_io import graph_inputs, open_session
 from recsys.export.trees import COLUMNS, OUTPUTS, write_steps, write_trees
 from recsys.interface.batch import Batch
 from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature

@@ -27,7 +27,7 @@ from recsys.data.features.arrays import Arrays, dense_slices, single_valued
 from recsys.data.features.batch_tensors import BatchTensors
 from recsys.data.features.blocks import LINE
 from recsys.export.artefact import load
-from recsys.export.artefact.session import SingleGraph
+from recsys.export.artefact.graph_io import SingleGraph
 from recsys.export.graphs import ML, ML_OPSET, OPSET
 from recsys.export.single_graph import Transforms
 from recsys.export.triton import transforms

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from recsys.export.artefact.folder import GRAPH
-from recsys.export.artefact.session import open_session
-from recsys.export.triton.instance_device import device_of
+from recsys.export.artefact.graph_io import open_session
+from recsys.export.triton.backend import device_of
 
 
 class TritonPythonModel:

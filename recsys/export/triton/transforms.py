@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from recsys.base.errors import UserError
-from recsys.export.artefact.inputs import graph_inputs
-from recsys.export.triton.request_columns import InferenceRequest, parameters_of, raw_columns, refusal
+from recsys.export.artefact.graph_io import graph_inputs
+from recsys.export.triton.backend import InferenceRequest, parameters_of, raw_columns, refusal
 from recsys.online.row_transforms import RowTransforms
 
 FOLDER = "pipeline"

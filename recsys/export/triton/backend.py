@@ -1,14 +1,24 @@
-"""Read requests to Triton's Python backend, and answer with an error."""
+"""What the models of Triton's Python backend share: the device of an instance, and how requests are read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
 from recsys.base.errors import UserError
 from recsys.online.query_parameters import check_keys
+
+
+def device_of(args: Mapping[str, str]) -> str:
+    """Return the device for `recsys.export.artefact.load`.
+
+    An instance on a GPU whose Python has no CUDA provider serves on the CPU. args: what Triton passes to `initialize`
+    """
+    if args.get("model_instance_kind") != "GPU":
+        return "cpu"
+    return f"auto:{args['model_instance_device_id']}"
 
 
 class InferenceRequest(Protocol):
