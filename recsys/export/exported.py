@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays, single_valued
-from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.batch_tensors import RowTensors
 from recsys.data.features.blocks import LINE, ORDER
 from recsys.data.raw import read_sources
 from recsys.export.single_graph import check_single_graph
@@ -223,7 +223,7 @@ class StoredTask:
 
 def logits_of(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> Tensor:
     """Return the logits (B, L) of B rows of a ranking model."""
-    batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
+    batch = RowTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
     logits: Tensor = model(batch.dense, batch.sparse)
     return logits
 

@@ -214,7 +214,7 @@ class Recommender:
             filter_history: whether to leave out the items of a group's history; None for the run's own setting.
             batch_size: groups of a batch; None for the run's trainer.eval_batch_size.
         """
-        from recsys.data.features.batch_tensors import BatchTensors
+        from recsys.data.features.batch_tensors import RowTensors
         from recsys.interface.batch import CandidateIds, CandidateLists
 
         left_out = self.filter_history if filter_history is None else filter_history
@@ -222,7 +222,7 @@ class Recommender:
         for queries in in_batches(self.fitted, rows, batch_size or self.batch_size):
             # as the evaluation loader makes it, with the known items of each history
             labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
-            batch = BatchTensors.from_arrays(queries.arrays, features).batch(labels)
+            batch = RowTensors.from_arrays(queries.arrays, features).batch(labels)
             known = CandidateIds(torch.from_numpy(queries.history))
             batch.history = CandidateLists(known, torch.from_numpy(queries.lengths))
             ids, scores = self._best(batch, k, left_out)

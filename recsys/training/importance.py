@@ -18,7 +18,7 @@ from torch import Tensor
 from recsys.base.console import bar, results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.arrays import Arrays, dense_slices, single_valued
-from recsys.data.features.batch_tensors import BatchTensors, arrays_of
+from recsys.data.features.batch_tensors import RowTensors, arrays_of
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.derive import key_of
 from recsys.data.raw.row_sql import parse_sql
@@ -201,7 +201,7 @@ def _measured(member: Member, rows: HeldOutRows, arrays: Arrays, ks: Sequence[in
 def _predicted(member: Member, rows: HeldOutRows, arrays: Arrays) -> Iterator[np.ndarray]:
     for start in range(0, arrays.rows, BATCH):
         part = arrays.take(np.arange(start, min(start + BATCH, arrays.rows)))
-        batch = BatchTensors.from_arrays(part, member.fitted.features).batch(rows.labels[start : start + BATCH])
+        batch = RowTensors.from_arrays(part, member.fitted.features).batch(rows.labels[start : start + BATCH])
         with torch.no_grad():
             predictions: Tensor = member.predictions(batch)
         yield predictions.numpy()
