@@ -23,7 +23,6 @@ from recsys.base.console import bar, say, say_once
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
 from recsys.index.protocol import equal_rows, highest
-from recsys.job.kinds import ClosedFormKind, ModelKind, RetrievalKind
 from recsys.online.queries import answers, in_batches
 from recsys.online.unknown_values import UnknownValues
 
@@ -79,14 +78,15 @@ class Recommender:
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        if (make_scorer := LOADERS.get(type(cfg.kind))) is None:
+        if cfg.kind.scores_rows:
             raise UserError(
                 f"run={run}: its model scores rows and cannot retrieve items; use recsys.online.predictor.Predictor"
             )
         rows = RawRows.load(path)
         data, name = rows.fitted.data, rows.fitted.data.item_feature
         assert data.group is not None and name is not None
-        score_batch, nameable, items, model = make_scorer(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
+        load = _closed_form if cfg.kind.fitted_at_once else _trained
+        score_batch, nameable, items, model = load(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(
             rows,
             score_batch,
@@ -298,9 +298,6 @@ def _closed_form(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
         return lambda start, stop: score(torch.arange(start, stop), 0, model.rows)
 
     return score_batch, model.rows - 1, None, model
-
-
-LOADERS: dict[type[ModelKind], Callable[..., Loaded]] = {RetrievalKind: _trained, ClosedFormKind: _closed_form}
 
 
 def recommend_files(
