@@ -24,6 +24,7 @@ from recsys.job.run_config import RunConfig
 from recsys.models.common.boosters import GroupOrder
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.loaders import loader_on_cpu
+from recsys.training.module import RecsysModule
 from recsys.training.results import write_details
 from recsys.training.trainer import as_counts, restored_module
 
@@ -74,7 +75,7 @@ def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-def scoring_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
+def scoring_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> FittedModule | RecsysModule:
     """Return the ranking model of a checkpoint as a module that scores batches: `module.dmp`."""
     if cfg.kind.fitted_at_once:
         return FittedModule(load(cfg, fitted, checkpoint))

@@ -23,21 +23,12 @@ from recsys.data.raw.databases import TABLES
 from recsys.data.raw.raw_files import check_remote, is_remote
 from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import check_vector_files, vector_files
-from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins
 from recsys.files.user_files import check_name, name_problem, shown_name
 from recsys.schema.data_schema import DataConfig, SequenceConfig
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, IN_SPLIT, PLACE, CONTENTS, ROW, LINE, ELEMENT)
-SAMPLES = {
-    "clicks": clicks.write_sample,
-    "sequences": sequences.write_sample,
-    "interactions": interactions.write_sample,
-    "drifting": drifting.write_sample,
-    "sales": sales.write_sample,
-    "queries": graded_queries.write_sample,
-}
 
 
 def check_data(data: DataConfig) -> None:

@@ -21,7 +21,7 @@ from recsys.base.console import bar
 from recsys.base.errors import UserError
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_contents import targets
-from recsys.data.prepare.check_data import SAMPLES, SplitFiles, check_files, check_root
+from recsys.data.prepare.check_data import SplitFiles, check_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, label_spec, read_spec, source_spec
 from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.item_table import items_join, items_vectors
@@ -32,6 +32,7 @@ from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_files import combine, digests, partitions
 from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import vector_files
+from recsys.data.samples import SAMPLES
 from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place, remove_folder, whole_folder

@@ -17,12 +17,11 @@ import polars as pl
 
 from recsys.data.features import LABEL, Fitted
 from recsys.data.features.blocks import SPLIT
-from recsys.data.features.dense_columns import PARTS, WAVES, Count, Cyclic, Target
 from recsys.data.features.encoders import Encoder, SparseColumn, Vocabulary
 from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Age, Cross
-from recsys.data.features.steps import FillMean
+from recsys.data.features.steps import PARTS, WAVES, Count, Cyclic, FillMean, Target
 from recsys.data.features.value_types import Number, Text, Time, Vector
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile import distributions
