@@ -23,7 +23,7 @@ def _command(cfg: EvaluateConfig) -> None:
         run_folder(run)
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import started_by_torchrun
-    from recsys.job.check_built import check
+    from recsys.job.check_built import check_job
     from recsys.training.evaluate_run import evaluate, show
     from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -40,7 +40,7 @@ def _command(cfg: EvaluateConfig) -> None:
     if cfg.sharding is not None:
         changes["sharding"] = asdict(cfg.sharding)
     changed = saved.changed(changes)
-    check(changed, trains=False)
+    check_job(changed, trains=False)
     choose_checkpoint(path, cfg.checkpoint)
     if changed.trainer.devices > 1 and started_by_torchrun() is None:
         job = {"run": run, "split": cfg.split, "checkpoint": cfg.checkpoint, "config": changed.plain}

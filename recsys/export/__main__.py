@@ -95,7 +95,7 @@ def write(cfg: ExportConfig) -> None:
 
 def _checked(cfg: ExportConfig) -> tuple[str, ...]:
     """Check what needs no slow import; return the forms beside the ONNX graph."""
-    from recsys.index.build_index import INDEX_KINDS, check_server
+    from recsys.index.build_index import INDEX_KINDS, check_index_server
 
     check_extra("export", "recsys.export", "onnx", "onnxscript", "onnxruntime")
     for key in ("run", "output"):
@@ -117,7 +117,7 @@ def _checked(cfg: ExportConfig) -> tuple[str, ...]:
     if cfg.index_url is not None and cfg.index is None:
         raise UserError(f"index_url={mask_text(cfg.index_url)}: also write index=milvus")
     if cfg.index is not None:
-        check_server(cfg.index, cfg.index_url)
+        check_index_server(cfg.index, cfg.index_url)
     _check_free(Path(cfg.output))
     if cfg.delta_from is not None and Path(cfg.delta_from).resolve() == Path(cfg.output).resolve():
         raise UserError(f"output={cfg.output}: is the artefact that the delta is based on; name another folder")

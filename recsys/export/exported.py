@@ -34,7 +34,7 @@ from recsys.job.build import with_dims
 from recsys.job.run_config import RunConfig
 from recsys.online.raw_rows import RawRows
 from recsys.schema.command_schemas import TableType
-from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
+from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_checkpoint
 from recsys.sharding.tables import TableInfo, rows_of_a_block, tables
 from recsys.training.ema import unwrapped
 from recsys.training.run_state import RunState
@@ -164,7 +164,7 @@ class StoredTask:
 
         Raises DamagedFile if the checkpoint is not as it was written.
         """
-        check_files(checkpoint)
+        check_checkpoint(checkpoint)
         features = with_dims(cfg, features)  # dims depend on the rows of tables, which with_rows makes fewer
         stored = StoredCheckpoint(checkpoint)
         task = cfg.kind.build_task(cfg, features, torch.device("meta"))

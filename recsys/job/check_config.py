@@ -21,12 +21,12 @@ from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import feature_spec
 from recsys.data.raw.vector_files import table_widths
 from recsys.evaluation.metrics_table import metric, mode_of
-from recsys.job.build import BUILT_WITH, check_path, with_dims
+from recsys.job.build import BUILT_WITH, check_target_path, with_dims
 from recsys.job.kinds import learns_all_rows, loss_facts_of, model_facts, model_kind_of, target_of
 from recsys.job.resumed import names_a_run
 from recsys.job.run_config import RunConfig
 from recsys.schema.class_facts import LossFacts, losses_by_name
-from recsys.schema.signatures import check_source
+from recsys.schema.signatures import check_against_source
 
 TRAINING_KEYS = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
@@ -46,7 +46,7 @@ def check_config(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCo
     Raises:
         UserError: the config has a mistake.
     """
-    from recsys.data.prepare.check_data import check_data, check_installed
+    from recsys.data.prepare.check_data import check_data, check_reader_installed
     from recsys.data.prepare.prepared import check_engine
 
     cfg = RunConfig.of(given)
@@ -56,10 +56,10 @@ def check_config(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCo
     check_data(cfg.data)
     check_fit(cfg, model_kind_of(cfg), loss_facts_of(cfg))
     if trains:
-        check_installed(cfg.data)
+        check_reader_installed(cfg.data)
         check_engine(cfg.engine)
         for name, node in cfg.logger.items():
-            check_path(node, f"logger.{name}")
+            check_target_path(node, f"logger.{name}")
     library = cfg.model.get("library")
     if model_kind_of(cfg) == "fitted_ranking" and library in EXTRAS["gbm"]:
         check_extra("gbm", f"model.library={library}", library)
@@ -335,8 +335,8 @@ def _check_parts(cfg: RunConfig) -> None:
     for path, (node, given) in parts.items():
         if node is None:
             continue
-        check_path(node, path)
-        check_source(node, path, given)
+        check_target_path(node, path)
+        check_against_source(node, path, given)
     for name, value in cfg.optim.dense.items():
         if isinstance(value, float) and abs(value) > FLOAT32_MAX:
             raise UserError(f"optim.dense.{name}={value}: must be at most {FLOAT32_MAX}")

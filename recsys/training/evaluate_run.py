@@ -22,7 +22,7 @@ from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files.atomic import write_json
 from recsys.interface.batch import Batch
 from recsys.interface.labels import Label, predict
-from recsys.job.check_built import check, check_processes
+from recsys.job.check_built import check_job, check_processes
 from recsys.job.run_config import RunConfig
 from recsys.training.fit_at_once import FITTERS
 from recsys.training.fitted_ranking import scoring_module
@@ -64,7 +64,7 @@ def evaluate(
         raise UserError(f"split=train: {why}")
     if cfg is None:
         cfg = saved
-        check(cfg, trains=False)  # the run may come from elsewhere
+        check_job(cfg, trains=False)  # the run may come from elsewhere
     cfg = cfg.changed({"debug.eval_batches": None})  # measure all rows, even if the run was a short one
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)

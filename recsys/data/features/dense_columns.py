@@ -14,7 +14,7 @@ from recsys.data.features.encoders import Lookup
 from recsys.data.features.row_sources import Column, FeatureEntry, LookBack
 from recsys.data.features.steps import FILLS, WAVES, Cyclic, MinMax, Params, Quantile, Transform, parse_step
 from recsys.data.features.value_types import Moment, Number, Text, Time, ValueType, Vector
-from recsys.data.features.vectors import check_vectors
+from recsys.data.features.vectors import check_vectors_config
 from recsys.interface.features import DenseFeature
 from recsys.schema.data_schema import DenseConfig, VectorsConfig
 
@@ -152,7 +152,7 @@ def dense_columns(entry: FeatureEntry[DenseConfig], vectors_key: str | None = No
         return {name: RowVector(key, name, source, Vector(own.width, own.split, normalise))}
     if own.vectors is not None:
         vectors_key = vectors_key or f"{key}.vectors"
-        check_vectors(own.vectors, vectors_key)
+        check_vectors_config(own.vectors, vectors_key)
         return {name: LookedUpVector(key, name, source, Text(), vectors=own.vectors, vectors_key=vectors_key)}
     return {name: _number(entry, source, look_back)}
 

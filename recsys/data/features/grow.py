@@ -34,7 +34,7 @@ from recsys.schema.data_schema import ItemsConfig
 WAITING_TRAININGS = 10  # after which a value that has no row and does not come again is forgotten
 
 
-def check_labels(old: Fitted, data: ResolvedData) -> None:
+def check_same_labels(old: Fitted, data: ResolvedData) -> None:
     """Raise UserError if the labels of `data` mean something else than those that a run predicts."""
     before, now = old.data.label_kinds, data.label_kinds
     if [*before] != [*now]:

@@ -13,7 +13,7 @@ from recsys.data.features.label_kinds import ClassLabelColumn
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_contents import targets
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Age, Column
-from recsys.data.features.vectors import check_vectors
+from recsys.data.features.vectors import check_vectors_config
 from recsys.data.prepare.bad_rows import MAX_BAD, check_first_rows
 from recsys.data.prepare.check_source import check_source
 from recsys.data.prepare.item_table import check_items_table
@@ -74,7 +74,7 @@ def check_data(data: DataConfig) -> None:
     check_split(data.split)
 
 
-def check_installed(data: DataConfig) -> None:
+def check_reader_installed(data: DataConfig) -> None:
     """Raise UserError if the package that reads the raw data is not installed."""
     if data.root is not None:
         check_remote(data.root, "data.root")
@@ -90,7 +90,7 @@ def _check_semantic_ids(data: ResolvedData) -> None:
     if c.vectors is not None and c.codes is not None:
         raise UserError(f"{key}: names vectors and codes; remove one of them")
     if c.vectors is not None:
-        check_vectors(c.vectors, f"{key}.vectors")
+        check_vectors_config(c.vectors, f"{key}.vectors")
     if data.item_feature is None and not c.column:
         raise UserError(f"{key}.column: missing; name the raw column that holds the items")
     if data.item_feature is not None and c.column:
@@ -261,7 +261,7 @@ def names_files(data: DataConfig) -> bool:
     return data.root is not None and data.source.format not in TABLES
 
 
-def check_files(data: ResolvedData) -> SplitFiles:
+def check_raw_files(data: ResolvedData) -> SplitFiles:
     """Check all files that the config names.
 
     Return the raw files in reading order, each with its split if data.split.by=files, else None.
