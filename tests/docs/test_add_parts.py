@@ -128,7 +128,13 @@ def test_a_format(copy: Copy) -> None:
 
 @pytest.mark.slow
 def test_a_metric(copy: Copy) -> None:
-    [code] = copy.blocks("metric")
+    code, cell, head = copy.blocks("metric")
+    place, heads = "        rows.append([*cells", "    for n in metrics:\n"
+    copy.change(
+        "report/comparison_table.py",
+        (place, f"{textwrap.indent(cell, ' ' * 8)}{place}"),
+        (heads, f"    {head}{heads}"),
+    )
     copy.change("evaluation/metrics.py", ("NUMBERS = (\n", f"NUMBERS = (\n{textwrap.indent(code.rstrip(), '    ')},\n"))
     overrides = ["data=sample_sales", "data.sample.rows=2000", *FEW, "metrics.predictions=true"]
     for run in ("a", "b"):
@@ -139,7 +145,20 @@ def test_a_metric(copy: Copy) -> None:
     test = json.loads((copy.folder / "a" / "metrics.json").read_text())["test"]
     predicted = pl.read_parquet(copy.folder / "a" / "test_predictions.parquet")
     assert test["within_one"] == pytest.approx(((predicted["prediction"] - predicted["label"]).abs() <= 1).mean())
-    assert "within 1" in (copy.folder / "report.html").read_text()
+    page = (copy.folder / "report.html").read_text()
+    assert "within 1" in page and "seconds of training" in page
+
+
+@pytest.mark.slow
+def test_a_logger(copy: Copy) -> None:
+    [code] = copy.blocks("others")
+    (copy.folder / "src" / "own_loggers.py").write_text(code)
+    (copy.folder / "conf" / "logger").mkdir(parents=True)
+    [yaml] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/how_to/add/others.md").read_text(), re.S)
+    (copy.folder / "conf" / "logger" / "lines.yaml").write_text(yaml)
+    copy.run("recsys.train", "data=criteo", "data.sample.rows=2000", *FEW, "logger=lines", "run_dir=run")
+    lines = [json.loads(line) for line in (copy.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any("validation/auc" in line for line in lines) and any("test/auc" in line for line in lines)
 
 
 @pytest.mark.slow
