@@ -47,10 +47,10 @@ class Copy:
         for part in ("recsys", "conf"):
             shutil.copytree(ROOT / part, folder / "src" / part, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def blocks(self, page: str) -> list[str]:
-        """Return the Python of a page."""
+    def blocks(self, page: str, language: str = "python") -> list[str]:
+        """Return the code of a page."""
         text = (ROOT / "docs" / "how_to" / "add" / f"{page}.md").read_text()
-        return re.findall(r"```python\n(.*?)```", text, re.S)
+        return re.findall(rf"```{language}\n(.*?)```", text, re.S)
 
     def change(self, file: str, *changes: tuple[str, str]) -> None:
         """Replace text of a file, each once."""
@@ -127,7 +127,7 @@ def test_a_format(copy: Copy) -> None:
 
 
 @pytest.mark.slow
-def test_a_metric(copy: Copy) -> None:
+def test_a_metric_a_column_of_the_report_and_a_logger(copy: Copy) -> None:
     code, cell, head = copy.blocks("metric")
     place, heads = "        rows.append([*cells", "    for n in metrics:\n"
     copy.change(
@@ -136,7 +136,10 @@ def test_a_metric(copy: Copy) -> None:
         (heads, f"    {head}{heads}"),
     )
     copy.change("evaluation/metrics.py", ("NUMBERS = (\n", f"NUMBERS = (\n{textwrap.indent(code.rstrip(), '    ')},\n"))
-    overrides = ["data=sample_sales", "data.sample.rows=2000", *FEW, "metrics.predictions=true"]
+    [logger] = copy.blocks("others")
+    (copy.folder / "src" / "own_loggers.py").write_text(logger)
+    (copy.folder / "src" / "conf" / "logger" / "lines.yaml").write_text(*copy.blocks("others", "yaml"))
+    overrides = ["data=sample_sales", "data.sample.rows=2000", *FEW, "metrics.predictions=true", "logger=lines"]
     for run in ("a", "b"):
         copy.run(
             "recsys.train", *overrides, "checkpoint.monitor=validation/within_one", f"run_dir={run}", f"seed={len(run)}"
@@ -145,20 +148,10 @@ def test_a_metric(copy: Copy) -> None:
     test = json.loads((copy.folder / "a" / "metrics.json").read_text())["test"]
     predicted = pl.read_parquet(copy.folder / "a" / "test_predictions.parquet")
     assert test["within_one"] == pytest.approx(((predicted["prediction"] - predicted["label"]).abs() <= 1).mean())
+    logged = [json.loads(line) for line in (copy.folder / "a" / "metrics.jsonl").read_text().splitlines()]
+    assert any(line.get("test/within_one") == test["within_one"] for line in logged)
     page = (copy.folder / "report.html").read_text()
     assert "within 1" in page and "seconds of training" in page
-
-
-@pytest.mark.slow
-def test_a_logger(copy: Copy) -> None:
-    [code] = copy.blocks("others")
-    (copy.folder / "src" / "own_loggers.py").write_text(code)
-    (copy.folder / "conf" / "logger").mkdir(parents=True)
-    [yaml] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/how_to/add/others.md").read_text(), re.S)
-    (copy.folder / "conf" / "logger" / "lines.yaml").write_text(yaml)
-    copy.run("recsys.train", "data=criteo", "data.sample.rows=2000", *FEW, "logger=lines", "run_dir=run")
-    lines = [json.loads(line) for line in (copy.folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert any("validation/auc" in line for line in lines) and any("test/auc" in line for line in lines)
 
 
 @pytest.mark.slow

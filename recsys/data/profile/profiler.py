@@ -337,11 +337,8 @@ def _steps(data: ResolvedData, parsed: str) -> str:
         return f"{', '.join(WAVES)} of {', '.join(parts)}"
     steps = [] if mine[0].fill is None else [f"fill {mine[0].fill:g}"]
     for s in mine[0].steps:
-        options = (
-            ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in vars(s).items() if v is not None)
-            if not isinstance(s, FillMean)
-            else ""
-        )
+        given = {k: f"{v:g}" if isinstance(v, float) else v for k, v in vars(s).items() if v is not None}
+        options = ", ".join(f"{k} {v}" for k, v in given.items())
         name = f"fill {s.by}" if isinstance(s, FillMean) else type(s).__name__.lower()
         steps.append(f"{name} ({options})" if options else name)
     return ", ".join(steps)
