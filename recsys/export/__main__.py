@@ -83,7 +83,7 @@ def write(cfg: ExportConfig) -> None:
         size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
         say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
         return
-    from recsys.export.write_artefact import export_delta
+    from recsys.export.write_delta import export_delta
 
     written = export_delta(source, form, Path(base), output)
     _show(written.about)

@@ -15,7 +15,8 @@ from recsys.data.prepare.check_data import check_raw_files
 from recsys.data.prepare.plan_build import plan_build
 from recsys.data.prepare.prepared import finish
 from recsys.export.exported import ExportSource, Form
-from recsys.export.write_artefact import export_delta, write_artefact
+from recsys.export.write_artefact import write_artefact
+from recsys.export.write_delta import export_delta
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.follow_state import RESTORE
 from recsys.follow.gate import QueryWindow, RowWindow

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
 from recsys.data.features.value_index import LayeredResults, ValueIndex
-from recsys.export import write_artefact as write_artefact_module
+from recsys.export import write_delta as write_delta_module
 from recsys.export.artefact import Artefact, load
 from recsys.export.artefact.apply_delta import (
     APPLIED,
@@ -35,7 +35,8 @@ from recsys.export.artefact.apply_delta import (
 )
 from recsys.export.artefact.apply_delta import chain as chain_of
 from recsys.export.artefact.load_artefact import verify
-from recsys.export.write_artefact import export_delta, write_artefact, write_delta
+from recsys.export.write_artefact import write_artefact
+from recsys.export.write_delta import export_delta, write_delta
 from recsys.files import manifest
 from recsys.files.manifest import DamagedFile
 from recsys.online.recommender import Recommender
@@ -210,7 +211,7 @@ def test_each_type_of_tables(runs: list[Path], tmp_path: Path, tables: str) -> N
 @pytest.mark.parametrize(("model", "tables"), [("sasrec", "fp32"), ("sasrec", "int8"), ("two_tower", "fp32")])
 def test_retrieval_models(model: str, tables: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """New items get rows, vectors and places among the candidates; the vectors of a tower change with its weights."""
-    monkeypatch.setattr(write_artefact_module, "WORTH", 1.0)  # of a small model, the graph is most
+    monkeypatch.setattr(write_delta_module, "WORTH", 1.0)  # of a small model, the graph is most
     runs, form = train_lists(tmp_path, 3, model), export_form(tables)
     base = tmp_path / "models" / "0"
     write_artefact(export_source(runs[0]), form, base)
@@ -237,7 +238,7 @@ def test_why_there_is_no_delta(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     about = {"kind": "retrieval", "name": "m", "tables": "fp32", "precision": "fp32", "formats": ["onnx"]}
     before, after = (Artefact(tmp_path / name, about | {"layout": {}}) for name in ("before", "after"))
-    no_delta = write_artefact_module._no_delta
+    no_delta = write_delta_module._no_delta
     assert no_delta(before, after) is None
     assert (
         no_delta(before, Artefact(after.folder, about | {"tables": "int8"}))

@@ -15,7 +15,7 @@ from recsys.base.packages import install_command
 from recsys.config.compose import compose, parsed
 from recsys.export.artefact import graph_io, load, load_artefact
 from recsys.export.artefact.graph_io import CPU, CUDA, open_session, providers
-from recsys.export.triton.backend import device_of
+from recsys.export.triton.graph import device_of
 
 INSTALL = install_command("serve-gpu")
 OPTIONS = {"use_tf32": "0", "device_id": "0"}

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import yaml
 
-from recsys.export.write_artefact import write_delta
+from recsys.export.write_delta import write_delta
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place
 from recsys.follow import cycle

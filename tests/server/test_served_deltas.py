@@ -15,7 +15,8 @@ from served import Command, command, until
 
 from recsys.export.artefact import load
 from recsys.export.artefact.apply_delta import applied
-from recsys.export.write_artefact import export_delta, write_artefact
+from recsys.export.write_artefact import write_artefact
+from recsys.export.write_delta import export_delta
 from recsys.files.atomic import write_json
 from recsys.follow.model_registry import ModelRegistry
 
