@@ -185,10 +185,10 @@ def open_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> StagedReco
     Raises:
         UserError: the file, a model or a table has a mistake.
     """
-    from recsys.config.compose import check_file, compose_file
+    from recsys.config.compose import check_pipeline_file, compose_file
     from recsys.stages.assemble import load
 
-    check_file(Path(file))
+    check_pipeline_file(Path(file))
     return load(compose_file(Path(file), list(overrides)))
 
 

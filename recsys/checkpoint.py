@@ -232,8 +232,8 @@ def _command(cfg: CheckpointToolConfig) -> None:
         missing = "action" if cfg.action == MISSING else "RUN_DIR"
         raise UserError(f"missing {missing}; usage: {USAGE}")
     cfg.run = str(local_run(cfg.run, checkpoint=cfg.checkpoint))
-    from recsys.job.check_built import check
-    from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
+    from recsys.job.check_built import check_job
+    from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_checkpoint
     from recsys.training.run_dir import choose_checkpoint, open_run
 
     run_cfg, run = open_run(cfg.run)
@@ -246,7 +246,7 @@ def _command(cfg: CheckpointToolConfig) -> None:
         if (made := starts.line(run)) is not None:
             say(f"made by {made}")
         return
-    check_files(stored.path)
+    check_checkpoint(stored.path)
     if cfg.output is None:
         raise UserError("output: must be set to the folder to write; add output=FOLDER")
     output = Path(cfg.output)
@@ -258,13 +258,15 @@ def _command(cfg: CheckpointToolConfig) -> None:
     if output.exists():
         raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
     devices = cfg.trainer.devices or stored.plan["world_size"]
-    changes: dict[str, Any] = {"trainer.devices": 1}  # check() must not require as many devices here as the plan has
+    changes: dict[str, Any] = {
+        "trainer.devices": 1
+    }  # check_job() must not require as many devices here as the plan has
     if cfg.sharding is not None:
         changes["sharding"] = asdict(cfg.sharding)
     run_cfg = run_cfg.changed(changes)
     if devices < 1 or run_cfg.trainer.batch_size % devices:
         raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")
-    check(run_cfg, trains=False)
+    check_job(run_cfg, trains=False)
     reshard(run, stored, run_cfg, output, devices)
     _show(inspect(StoredCheckpoint(output / "checkpoints" / stored.path.name)))
     say(f"resume it with: python -m recsys.train ... resume={output}")

@@ -22,7 +22,7 @@ def _command(cfg: EvaluateConfig) -> None:
     cfg.run = [str(local_run(run, checkpoint=cfg.checkpoint)) for run in cfg.run]
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import started_by_torchrun
-    from recsys.job.check_built import check
+    from recsys.job.check_built import check_job
     from recsys.training.evaluate_run import evaluate, show
     from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -39,7 +39,7 @@ def _command(cfg: EvaluateConfig) -> None:
     if cfg.sharding is not None:
         changes["sharding"] = asdict(cfg.sharding)
     changed = saved.changed(changes)
-    check(changed, trains=False)
+    check_job(changed, trains=False)
     choose_checkpoint(path, cfg.checkpoint)
     if changed.trainer.devices > 1 and started_by_torchrun() is None:
         job = {"run": run, "split": cfg.split, "checkpoint": cfg.checkpoint, "config": changed.plain}

@@ -52,7 +52,7 @@ def _demo(cfg: PipelineConfig) -> None:
 
 def main() -> None:
     """Run the command with this process's overrides; the action may come first."""
-    from recsys.config.compose import check_file
+    from recsys.config.compose import check_pipeline_file
 
     arguments = command_line.named_words(("action",), f"usage: {USAGE}")
     given = dict(a.partition("=")[::2] for a in arguments if "=" in a)
@@ -65,7 +65,7 @@ def main() -> None:
     if "run" not in given:
         sys.exit(command_line.say_error(f"run: is missing; usage: {USAGE}"))
     try:
-        check_file(Path(given["run"]))
+        check_pipeline_file(Path(given["run"]))
     except UserError as e:
         sys.exit(command_line.say_error(str(e)))
     command_line.run("pipeline", _command, arguments, file=Path(given["run"]))

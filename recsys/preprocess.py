@@ -41,7 +41,7 @@ def preprocess(given: DictConfig | PreprocessConfig) -> Prepared:
     Write the report and the export if the config asks for them.
     """
     from recsys.config.compose import object_of
-    from recsys.data.prepare.check_data import check_data, check_files, check_installed, names_files
+    from recsys.data.prepare.check_data import check_data, check_raw_files, check_reader_installed, names_files
     from recsys.data.prepare.prepared import check_engine, open_engine, prepare
     from recsys.job.run_config import data_of
 
@@ -55,9 +55,9 @@ def preprocess(given: DictConfig | PreprocessConfig) -> Prepared:
         check_output(Path(cfg.export), key="export", root=cfg.data.root, files=cfg.data.source.files)
     data = data_of(cfg.data)
     check_data(data)
-    check_installed(data)
+    check_reader_installed(data)
     check_engine(cfg.engine)
-    files = check_files(data) if names_files(data) else None
+    files = check_raw_files(data) if names_files(data) else None
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     with open_engine(cfg.engine, data) as engine:

@@ -55,15 +55,15 @@ def _command(cfg: RegistryConfig) -> None:
             raise UserError(f"name: is missing; name one of {', '.join(r.name for r in registries)}")
         {"show": _show, "promote": _promote, "rollback": _rollback}[cfg.action](registries[0], cfg)
     if cfg.mlflow is not None:
-        from recsys.follow.mirrors import mirror_to_mlflow
+        from recsys.follow.copy_versions import copy_to_mlflow
 
         for registry in registries:
-            say(f"{registry.name}: {mirror_to_mlflow(registry, cfg.mlflow)} new versions in {cfg.mlflow}")
+            say(f"{registry.name}: {copy_to_mlflow(registry, cfg.mlflow)} new versions in {cfg.mlflow}")
     if cfg.wandb:
-        from recsys.follow import mirrors
+        from recsys.follow import copy_versions
 
         for registry in registries:
-            say(f"{registry.name}: {mirrors.mirror_to_wandb(registry) or 'W&B has these aliases already'}")
+            say(f"{registry.name}: {copy_versions.copy_to_wandb(registry) or 'W&B has these aliases already'}")
 
 
 def _list(registry: ModelRegistry) -> None:

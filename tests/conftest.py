@@ -94,11 +94,11 @@ def verify_here() -> None:
     """Verify artefacts that tests export in their own processes, a second sooner; commands start another for it."""
     from recsys.base.errors import UserError
     from recsys.export import write_artefact
-    from recsys.export.artefact import verify
+    from recsys.export.artefact import load_artefact
 
     def verified(folder: Path, *more: Path) -> list[tuple[int, float]]:
         try:
-            return [(v.rows, v.difference) for v in verify._verified(folder, None, *more)]
+            return [(v.rows, v.difference) for v in load_artefact._verified(folder, None, *more)]
         except UserError as e:
             raise UserError(f"nothing was written: {e}") from e
 

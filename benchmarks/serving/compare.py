@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from recsys.export.artefact import load
-from recsys.export.artefact.session import SingleGraph
+from recsys.export.artefact.graph_io import SingleGraph
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from recsys.export.artefact.session import TableSession, open_session
+from recsys.export.artefact.graph_io import TableSession, open_session
 
 KEYS = {"folder": "", "gb": "20", "memory_gb": "2", "seconds": "60", "rows": "64"}
 BLOCK = 1 << 28  # bytes that are written, and taken, at once

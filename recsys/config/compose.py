@@ -176,7 +176,7 @@ def file_overrides(file: Path) -> list[str]:
 
 def compose_file(file: Path, overrides: Sequence[str] = ()) -> pipeline_schema.PipelineConfig:
     """Return the config of a file of a pipeline with overrides. Raises UserError for a mistake in it."""
-    check_file(file)
+    check_pipeline_file(file)
     with composing("pipeline", file.resolve().parent):
         cfg = hydra_compose(file.stem, [*free_keys(overrides, "pipeline"), *file_overrides(file)])
     try:
@@ -185,7 +185,7 @@ def compose_file(file: Path, overrides: Sequence[str] = ()) -> pipeline_schema.P
         raise named(e, {"": file}, overrides) from e
 
 
-def check_file(file: Path, key: str = "run") -> None:
+def check_pipeline_file(file: Path, key: str = "run") -> None:
     """Raise UserError if a pipeline's YAML file is not there, is not YAML, or has no defaults."""
     if file.suffix != ".yaml" or not file.is_file():
         names = ", ".join(sorted(f.name for f in (conf_dir() / "pipeline").glob("*.yaml")))

@@ -217,7 +217,7 @@ def most_restarts(ranks: Ranks) -> int:
     return int(count)
 
 
-def check_shared(ranks: Ranks, folders: dict[str, Path]) -> None:
+def check_shared_folders(ranks: Ranks, folders: dict[str, Path]) -> None:
     """Raise UserError if a host cannot access these folders, which rank 0 has created. Collective.
 
     folders: config key -> folder. Rank 0 writes a file into each folder, so that a different folder with the same path

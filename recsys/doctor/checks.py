@@ -133,7 +133,7 @@ def data(cfg: DoctorConfig) -> Iterator[Finding]:
     if config.root is None and not config.source.parts:
         yield Finding("problem", what, "data.root is not set", ROOT_FIX)
         return
-    from recsys.data.prepare.check_data import check_data, check_files, names_files
+    from recsys.data.prepare.check_data import check_data, check_raw_files, names_files
     from recsys.data.raw.read_sources import read_blocks
 
     if not names_files(config):
@@ -141,7 +141,7 @@ def data(cfg: DoctorConfig) -> Iterator[Finding]:
         return
     try:
         check_data(config)
-        files = check_files(config)
+        files = check_raw_files(config)
         block = next(iter(read_blocks(config, files[0][0])))
     except (UserError, OSError) as e:
         fix = ROOT_FIX if str(e).startswith("data.root=") else ""  # other messages say themselves what to change

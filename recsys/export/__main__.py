@@ -35,7 +35,7 @@ def _command(cfg: ExportConfig) -> None:
     if cfg.action == "verify":
         if cfg.artefact is None:
             raise UserError(f"verify: name the folder of an artefact; usage: {USAGE}")
-        from recsys.export.artefact.verify import verify
+        from recsys.export.artefact.load_artefact import verify
 
         found = verify(Path(cfg.artefact))
         agree = f"{found.rows:,} rows agree within {found.difference:.1e}"
@@ -107,7 +107,7 @@ def _write(cfg: ExportConfig, formats: tuple[str, ...]) -> None:
 
 def _checked(cfg: ExportConfig) -> tuple[str, ...]:
     """Check what needs no slow import; return the forms beside the ONNX graph."""
-    from recsys.index.build_index import INDEX_KINDS, check_server
+    from recsys.index.build_index import INDEX_KINDS, check_index_server
 
     check_extra("export", "recsys.export", "onnx", "onnxscript", "onnxruntime")
     for key in ("run", "output"):
@@ -121,7 +121,7 @@ def _checked(cfg: ExportConfig) -> tuple[str, ...]:
     if cfg.index_url is not None and cfg.index is None:
         raise UserError(f"index_url={mask_text(cfg.index_url)}: also write index=milvus")
     if cfg.index is not None:
-        check_server(cfg.index, cfg.index_url)
+        check_index_server(cfg.index, cfg.index_url)
     _check_free(Path(cfg.output))
     if cfg.delta_from is not None and Path(cfg.delta_from).resolve() == Path(cfg.output).resolve():
         raise UserError(f"output={cfg.output}: is the artefact that the delta is based on; name another folder")

@@ -1,14 +1,15 @@
-"""Write a checkpoint's embedding tables to files that a server memory-maps, one block of rows at a time.
+"""The embedding tables of an artefact: files that a server memory-maps, and the modules that look them up in a graph.
 
-All tables with the same number of columns are fused into one, one after another, with a last row of zeros that padding
-points to. A lookup in any number of features is then one gather.
+The modules stand in for TorchRec's collections and jagged tensors, which standard operators cannot express. All tables
+with the same number of columns are fused into one, one after another, with a last row of zeros that padding points to.
+A lookup in any number of features is then one gather.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 
 from recsys.base.console import bar
 from recsys.base.errors import UserError
+from recsys.interface.features import FeatureSpec
+from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings, combine
+from recsys.models.common.lists import padded_length, padded_to
 from recsys.schema.command_schemas import TableType
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.sharding.tables import TableInfo, rows_of_a_block
@@ -141,3 +145,216 @@ def _blocks(stored: StoredCheckpoint, infos: Iterable[TableInfo], advance: Calla
             n = min(step, info.rows - first)
             yield stored.read(key, first, n)[:, : info.dim].float().contiguous()
             advance(n)
+
+
+@dataclass
+class PaddedList:
+    """One feature of B rows, or rows of its table: `padded` (B, L) ids, -1 after the end of a list."""
+
+    padded: Tensor
+    rows: Tensor | None = None  # (B * L, dim)
+
+    def values(self) -> Tensor:
+        """Return the ids (B * L,), or the rows (B * L, dim)."""
+        return self.padded.clamp(min=0).flatten() if self.rows is None else self.rows
+
+    def lengths(self) -> Tensor:
+        """Return the number of ids of each row, (B,)."""
+        return (self.padded >= 0).sum(1)
+
+
+class PaddedFeatures:
+    """The sparse features of B rows, in place of a KeyedJaggedTensor: lists are padded to the same length.
+
+    Args:
+        ids: (B, S) ids of the single-valued features.
+        singles: their names.
+        lists: (B, L) ids of each multi-valued feature, -1 after the end of a list.
+    """
+
+    def __init__(self, ids: Tensor | None, singles: Sequence[str], lists: Mapping[str, Tensor]) -> None:
+        self._ids, self._singles, self._lists = ids, list(singles), dict(lists)
+
+    def keys(self) -> list[str]:
+        return [*self._singles, *self._lists]
+
+    def permute(self, order: Sequence[int]) -> PaddedFeatures:
+        """Return the features at these places. They are looked up by name, so that their order does not matter."""
+        return self
+
+    def __getitem__(self, name: str) -> PaddedList:
+        return PaddedList(self.padded(name))
+
+    def padded(self, name: str) -> Tensor:
+        """Return the ids of one feature: (B, L), L being 1 if it is single-valued."""
+        if name in self._lists:
+            return self._lists[name]
+        assert self._ids is not None
+        at = self._singles.index(name)
+        return self._ids[:, at : at + 1]
+
+    @contextmanager
+    def one_length(self, names: Sequence[str]) -> Iterator[None]:
+        """Pad the lists among these features to the longest, and work on lists of that length within the block."""
+        lists = {n: self._lists[n] for n in names if n in self._lists}
+        if not lists:
+            yield
+            return
+        length, *others = [x.shape[1] for x in lists.values()]
+        for n in others:  # a size may be symbolic, or, as TorchScript traces it, a tensor
+            length = torch.maximum(length, n) if isinstance(n, Tensor) else torch.sym_max(length, n)  # type: ignore[arg-type]
+        longer = {}
+        for name, x in lists.items():  # (B, L) -> (B, length), -1 after the end
+            own, place = x.shape[1], torch.arange(length, device=x.device)
+            longer[name] = torch.where(place < own, x[:, place.clamp(max=own - 1)], -1)
+        before, self._lists = self._lists, self._lists | longer
+        with padded_to(length):
+            yield
+        self._lists = before
+
+    def singles(self, names: Sequence[str]) -> Tensor:
+        """Return the ids of single-valued features: (B, len(names))."""
+        assert self._ids is not None
+        if list(names) == self._singles:
+            return self._ids
+        return self._ids[:, [self._singles.index(n) for n in names]]
+
+    def __getattr__(self, name: str) -> Any:
+        raise UserError(
+            f"model: it calls {name}() on its sparse features, for which an exported graph has no form; "
+            "look ids up with PooledEmbeddings or SequenceEmbeddings"
+        )
+
+
+@dataclass
+class Tables:
+    """The fused tables of a model, and their arrays while a graph is traced. precision: the type of looked-up rows"""
+
+    by_dim: Mapping[int, FusedTable]
+    precision: torch.dtype = torch.float32
+    parts: dict[str, Tensor] = field(default_factory=dict)
+
+    def look_up(self, dim: int, ids: Tensor, starts: Tensor | int) -> Tensor:
+        """Return the rows of ids (...) -> (..., dim); an id of -1 gives zeros. starts: first row of each id's table."""
+        table = self.by_dim[dim]
+        at = ids.long() + starts
+        return table.decode(self.parts, torch.where(ids < 0, table.rows - 1, at)).to(self.precision)
+
+
+class PooledLookup(nn.Module):
+    """PooledEmbeddings as a gather in a fused table and a sum."""
+
+    def __init__(self, original: PooledEmbeddings, features: FeatureSpec, tables: Tables) -> None:
+        super().__init__()
+        self._tables, self.own_dims, self._mixed = tables, original.own_dims, original.mixed
+        by_name = {f.name: f for f in features.sparse}
+        self._dims = {n: original.dims[table] for n, table in original.table_of.items()}
+        self._starts = {n: tables.by_dim[self._dims[n]].starts[table] for n, table in original.table_of.items()}
+        self.names, self._means = original.names, set(original.means)
+        self._lists = [n for n in self.names if n not in by_name or by_name[n].multi_valued]
+        single = [n for n in self.names if n not in self._lists]
+        self._single = {d: [n for n in single if self._dims[n] == d] for d in sorted({self._dims[n] for n in single})}
+        for dim, names in self._single.items():
+            self.register_buffer(f"starts_{dim}", torch.tensor([self._starts[n] for n in names]), persistent=False)
+
+    def forward(self, sparse: Any) -> Tensor:
+        """Return the vectors of F features as `PooledEmbeddings.forward` does: (B, F, dim), or (B, width) if `flat`."""
+        if not isinstance(sparse, PaddedFeatures):  # of one key, which the model itself has made of padded lists
+            length = padded_length()
+            assert length is not None and len(self.names) == 1
+            ids = sparse.values().view(-1, length)
+            inside = torch.arange(length, device=ids.device) < sparse.lengths()[:, None]
+            return self._pooled(self.names[0], torch.where(inside, ids, -1))[:, None]
+        vectors: dict[str, Tensor] = {}
+        for dim, names in self._single.items():
+            rows = self._tables.look_up(dim, sparse.singles(names), self.get_buffer(f"starts_{dim}"))
+            if names == self.names and not self._mixed:
+                return rows
+            vectors |= {n: rows[:, i] for i, n in enumerate(names)}
+        vectors |= {n: self._pooled(n, sparse.padded(n)) for n in self._lists}
+        vectors = {n: vectors[n] for n in self.names}
+        if self._mixed:
+            return combine(vectors, self.own_dims)
+        return torch.stack(list(vectors.values()), dim=1)
+
+    def _pooled(self, name: str, padded: Tensor) -> Tensor:
+        pooled = self._tables.look_up(self._dims[name], padded, self._starts[name]).sum(1)
+        if name not in self._means:
+            return pooled
+        return pooled / (padded >= 0).sum(1, keepdim=True).clamp(min=1).to(pooled.dtype)
+
+
+class RowLookup(nn.Module):
+    """SequenceEmbeddings as a gather in a fused table."""
+
+    def __init__(self, original: SequenceEmbeddings, tables: Tables) -> None:
+        super().__init__()
+        self.dim, self.names, self._tables = original.dim, original.names, tables
+        table_of = {n: c.name for c in original.rows.embedding_configs() for n in c.feature_names}
+        self._starts = {n: tables.by_dim[self.dim].starts[table_of[n]] for n in self.names}
+
+    def forward(self, sparse: PaddedFeatures) -> dict[str, PaddedList]:
+        """Return, by feature, the rows (B * L, dim) of its ids; zeros after the end of a list."""
+        found = {}
+        for name in self.names:
+            padded = sparse.padded(name)
+            rows = self._tables.look_up(self.dim, padded, self._starts[name])
+            found[name] = PaddedList(padded, rows.flatten(0, 1))
+        return found
+
+
+class ItemVectors(nn.Module):
+    """The vectors of all items, computed once: in place of a model's `items`."""
+
+    def __init__(self, items: Any, tables: Tables, part: str) -> None:
+        super().__init__()
+        self.rows, self._tables, self._part = items.rows, tables, part
+        self.name = getattr(items, "name", None)
+        self.candidates = None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return item vectors: ids (M,) -> (M, d)."""
+        return nn.functional.embedding(ids, self._tables.parts[self._part])
+
+
+class OnnxGRU(nn.Module):
+    """nn.GRU as ONNX's GRU operators, one a layer: PyTorch would trace it as one step for each place of the example.
+
+    ONNX orders the gates update, reset, new; PyTorch reset, update, new.
+    """
+
+    def __init__(self, original: nn.GRU) -> None:
+        super().__init__()
+        self.hidden, self._layers = original.hidden_size, original.num_layers
+        for layer in range(original.num_layers):
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                reset, update, new = getattr(original, f"{kind}_l{layer}").detach().chunk(3)
+                self.register_buffer(f"{kind}_{layer}", torch.cat([update, reset, new])[None])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """Return the states of the last layer: (L, B, in) -> (L, B, hidden)."""
+        for layer in range(self._layers):
+            weights = [getattr(self, f"{kind}_{layer}") for kind in ("weight_ih", "weight_hh")]
+            bias = torch.cat([getattr(self, f"bias_ih_{layer}"), getattr(self, f"bias_hh_{layer}")], dim=1)
+            states: Tensor = torch.onnx.ops.symbolic(
+                "GRU",
+                (x, *weights, bias),
+                {"hidden_size": self.hidden, "linear_before_reset": 1},
+                dtype=x.dtype,
+                shape=(x.shape[0], 1, x.shape[1], self.hidden),
+            )
+            x = states[:, 0]
+        return x, None
+
+
+def replace_lookups(model: nn.Module, features: FeatureSpec, tables: Tables) -> None:
+    """Replace every module of a model that has a stand-in."""
+    for name, child in list(model.named_children()):
+        if isinstance(child, PooledEmbeddings):
+            setattr(model, name, PooledLookup(child, features, tables))
+        elif isinstance(child, nn.GRU):
+            setattr(model, name, OnnxGRU(child))
+        elif isinstance(child, SequenceEmbeddings):
+            setattr(model, name, RowLookup(child, tables))
+        else:
+            replace_lookups(child, features, tables)

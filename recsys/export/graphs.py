@@ -1,4 +1,4 @@
-"""The graphs of an artefact, and their conversion to ONNX."""
+"""Trace the graph of a model, say which line of it cannot be traced, and convert it to ONNX."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import single_valued
-from recsys.export.fused_tables import TablePart
-from recsys.export.lookup_stand_ins import PaddedFeatures, RowLookup, Tables
+from recsys.export.fused_tables import PaddedFeatures, TablePart
 from recsys.interface.features import FeatureSpec
-from recsys.interface.labels import Label, columns, predict
 
 if TYPE_CHECKING:
     import onnx
@@ -56,36 +54,6 @@ def features_of(features: FeatureSpec, inputs: Mapping[str, Tensor]) -> tuple[Te
     any_of = next(iter(inputs.values()))
     dense = inputs["dense"] if features.dense else torch.zeros(any_of.shape[0], 0, device=any_of.device)
     return dense, PaddedFeatures(inputs.get("ids"), single_valued(features), lists)
-
-
-class RankingGraph(nn.Module):
-    """A ranking model from features to predictions.
-
-    Args:
-        model: the model, with its lookups replaced.
-        tables: its tables; their precision is that of all weights and products.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        features: FeatureSpec,
-        labels: tuple[Label, ...],
-        tables: Tables,
-    ) -> None:
-        super().__init__()
-        self.model = model.to(tables.precision)
-        self._features, self._labels, self._tables = features, labels, tables
-        self._by_row = [name for m in model.modules() if isinstance(m, RowLookup) for name in m.names]
-        self.outputs = columns(labels)
-
-    def forward(self, parts: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the predictions, (B,) for each name of `outputs`."""
-        self._tables.parts = dict(parts)
-        dense, sparse = features_of(self._features, inputs)
-        with sparse.one_length(self._by_row):
-            predictions = predict(self.model(dense.to(self._tables.precision), sparse), self._labels)
-        return {name: predictions[:, i] for i, name in enumerate(self.outputs)}
 
 
 def dynamic_shapes(inputs: Inputs, *, one_length: bool = False, **bounds: int) -> dict[str, dict[int, Any]]:

@@ -19,15 +19,11 @@ from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.features.blocks import LINE
 from recsys.export.artefact import folder as files
 from recsys.export.artefact.folder import Artefact
-from recsys.export.artefact.inputs import feature_inputs, raw_inputs, signature_json
+from recsys.export.artefact.graph_io import feature_inputs, open_session, raw_inputs, signature_json
 from recsys.export.artefact.scorers import SCORER_STATE, SCORERS, VectorScorer
-from recsys.export.artefact.session import open_session
-from recsys.export.examples import RECORDED, Examples
-from recsys.export.exported import Exported
-from recsys.export.fused_tables import TablePart, fuse, layout_of, write_tables
+from recsys.export.exported import RECORDED, Examples, Exported, StoredTask
+from recsys.export.fused_tables import ItemVectors, TablePart, Tables, fuse, layout_of, replace_lookups, write_tables
 from recsys.export.graphs import example_inputs, features_of, to_onnx, trace
-from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
-from recsys.export.restored import StoredTask
 from recsys.index import build
 from recsys.interface.batch import Batch
 from recsys.interface.features import FeatureSpec

@@ -19,21 +19,18 @@ from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.data.features.arrays import single_valued
 from recsys.export.artefact import folder as files
-from recsys.export.examples import Examples, scored
-from recsys.export.forms import Written
+from recsys.export.exported import Examples, logits_of, scored
+from recsys.export.fused_tables import PaddedFeatures, Tables
 from recsys.export.graphs import (
     EXAMPLE_ROWS,
     ML,
     ML_OPSET,
-    RankingGraph,
     example_inputs,
     features_of,
     to_onnx,
     trace,
 )
-from recsys.export.lookup_stand_ins import PaddedFeatures, Tables
-from recsys.export.ranking_graph import ExportedRanking
-from recsys.export.restored import logits_of
+from recsys.export.ranking_graph import ExportedRanking, RankingGraph, Written
 from recsys.interface.features import FeatureSpec
 from recsys.interface.labels import Label, columns, predict
 from recsys.models.gbm import GBM

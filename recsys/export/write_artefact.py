@@ -23,8 +23,7 @@ from recsys.data.raw import read_sources
 from recsys.export.artefact import folder as files
 from recsys.export.artefact.apply_delta import write_vocabulary
 from recsys.export.artefact.folder import Artefact
-from recsys.export.examples import COMPARED, RECORDED, raw_frame
-from recsys.export.exported import Exported, ExportSource, Form
+from recsys.export.exported import COMPARED, RECORDED, Exported, ExportSource, Form, raw_frame
 from recsys.export.graphs import OPSET
 from recsys.export.ranking_graph import ExportedRanking
 from recsys.export.retrieval_graph import ExportedClosedForm, ExportedRetrieval
@@ -37,7 +36,6 @@ from recsys.job.kinds import ClosedFormKind, FittedRankingKind, ModelKind, Ranki
 from recsys.online.raw_rows import RawRows
 
 PACKAGES = ("recsys", "torch", "onnx", "onnxruntime", "polars", "numpy")
-
 
 EXPORTS: dict[type[ModelKind], type[Exported]] = {
     RankingKind: ExportedRanking,
@@ -134,7 +132,8 @@ def _description(exported: Exported, own: Mapping[str, Any]) -> dict[str, Any]:
 
 def _verify_elsewhere(folder: Path, *more: Path) -> list[tuple[int, float]]:
     """Verify in a fresh process. Return the rows and the largest difference of each file; UserError if one differs."""
-    command = [sys.executable, "-m", "recsys.export.artefact.verify", str(folder), *map(str, more)]
+    code = "from recsys.export.artefact.load_artefact import print_verified; print_verified()"
+    command = [sys.executable, "-c", code, str(folder), *map(str, more)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"nothing was written: {(done.stderr.strip().splitlines() or ['it cannot be verified'])[-1]}")

@@ -61,7 +61,7 @@ def follow(
     from recsys.follow.follow_settings import load_settings
 
     settings = load_settings(file)
-    check_training(settings, file)
+    check_training_settings(settings, file)
     from recsys.follow.cycle import ContinuousTraining
     from recsys.follow.history_page import write_page
     from recsys.follow.recover import recover
@@ -75,7 +75,7 @@ def follow(
             follower.readmit(readmit)
             ended = follower.run(cycles)
             write_page(follower)
-            _mirror(settings, follower.registry)
+            _copy_versions(settings, follower.registry)
         if seconds is None:
             say(follower.what_waits())
             return
@@ -83,22 +83,22 @@ def follow(
             time.sleep(seconds)
 
 
-def _mirror(settings: FollowConfig, registry: ModelRegistry) -> None:
+def _copy_versions(settings: FollowConfig, registry: ModelRegistry) -> None:
     """Copy the registry's roles to MLflow and W&B; what they refuse is said, and changes nothing here."""
-    from recsys.follow import mirrors
+    from recsys.follow import copy_versions
 
     if not registry.aliases():
         return
     if settings.mlflow is not None:
         try:
-            mirrors.mirror_to_mlflow(registry, settings.mlflow)
+            copy_versions.copy_to_mlflow(registry, settings.mlflow)
         except UserError as e:
             say(str(e))
-    if settings.wandb and (line := mirrors.mirror_to_wandb(registry)) is not None:
+    if settings.wandb and (line := copy_versions.copy_to_wandb(registry)) is not None:
         say(line)
 
 
-def check_training(settings: FollowConfig, file: Path) -> None:
+def check_training_settings(settings: FollowConfig, file: Path) -> None:
     """Check the settings of trainings, of the export and of the gate without reading data. file: for errors
 
     Raises:

@@ -19,8 +19,7 @@ import numpy as np
 from recsys.base.errors import UserError
 from recsys.base.printable import escaped
 from recsys.export.artefact.folder import EXAMPLES, Artefact, bytes_of
-from recsys.export.artefact.load_artefact import load
-from recsys.export.artefact.verify import verify
+from recsys.export.artefact.load_artefact import load, verify
 from recsys.files import manifest
 from recsys.follow.gate import GateCheck, GateResult
 from recsys.online.servable import Query

@@ -39,7 +39,7 @@ from recsys.follow.follow_state import STEPS, Cycle, FollowState, PartitionState
 from recsys.follow.gate import GateResult, decide
 from recsys.follow.increment_checks import alert
 from recsys.follow.model_registry import ModelRegistry
-from recsys.follow.partition_checks import PartitionRows, check_any, check_partition, save_references
+from recsys.follow.partition_checks import PartitionRows, check_any_complete, check_partition, save_references
 from recsys.follow.partitions import Partition, collect, find_partitions, ripe, rows_of
 from recsys.follow.recover import check_agreement
 from recsys.follow.row_columns import write_columns
@@ -87,7 +87,7 @@ class ContinuousTraining:
             # the newest, the newest trained and the oldest: one of them must have all columns
             some = [names[-1], *[n for n in names if self._is_accepted(n)][-1:], names[0]]
             cfg = training_config(self.settings, self._prepared(0), [], self._files(some[:1]), [])
-            check_any([PartitionRows(cfg, self.partitions[n].files) for n in some], self.settings.columns)
+            check_any_complete([PartitionRows(cfg, self.partitions[n].files) for n in some], self.settings.columns)
         to_decide = (self._train, self._measure, self._decide)
         to_ship = (self._export, self._check, self._register, self._canary, self._promote)
         steps = dict(zip(STEPS, (*to_decide, *to_ship), strict=True))

@@ -29,7 +29,7 @@ from recsys.files.manifest import DamagedFile
 from recsys.follow.column_reference import Reference
 from recsys.follow.follow_settings import SliceCheckConfig
 from recsys.follow.increment_checks import CheckLine, CheckReport, check_increment
-from recsys.follow.row_columns import check_columns, read_columns
+from recsys.follow.row_columns import check_settings_columns, read_columns
 from recsys.job.run_config import RunConfig, data_of
 from recsys.schema.data_schema import DataConfig
 
@@ -58,7 +58,7 @@ class PartitionRows:
     def check_columns(self, columns: Mapping[str, str]) -> None:
         """Raise UserError if the first file lacks a column. columns: by the key of the settings that names each"""
         if columns:
-            check_columns(self._data, columns)
+            check_settings_columns(self._data, columns)
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         """Yield the rows. Raises UserError if the files cannot be read, or too many rows of them."""
@@ -82,7 +82,7 @@ class PartitionRows:
                 self.units.setdefault(self._data.moments[name], unit)
 
 
-def check_any(partitions: Sequence[PartitionRows], columns: Mapping[str, str]) -> None:
+def check_any_complete(partitions: Sequence[PartitionRows], columns: Mapping[str, str]) -> None:
     """Raise UserError if no partition has all columns. One that is broken is not judged here: its checks say so."""
     problems = []
     for rows in partitions:

@@ -18,7 +18,7 @@ from recsys.base.console import hidden
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import LABEL
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.prepare.check_data import check_files
+from recsys.data.prepare.check_data import check_raw_files
 from recsys.data.prepare.plan_build import plan_build
 from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
@@ -92,9 +92,9 @@ def clusters(column: pl.Series) -> np.ndarray:
     return column.rank("dense").cast(pl.Int64).fill_null(own).to_numpy()
 
 
-def check_columns(data: ResolvedData, columns: Mapping[str, str]) -> None:
+def check_settings_columns(data: ResolvedData, columns: Mapping[str, str]) -> None:
     """Raise UserError if the first file of a config lacks a column. columns: by the key that names each"""
-    [(file, _), *_] = check_files(data)
+    [(file, _), *_] = check_raw_files(data)
     whole = completed(data, file)
     sides = [(join, read_sources.check_side_columns(whole, join, "data.source.joins")) for join in whole.source.joins]
     frame = read_sources.rename_columns(whole.source, file, read_sources.raw_frame(whole, file))

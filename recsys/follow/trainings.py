@@ -11,7 +11,7 @@ import polars as pl
 from recsys.base.console import hidden
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.data.prepare.check_data import check_files
+from recsys.data.prepare.check_data import check_raw_files
 from recsys.data.prepare.plan_build import plan_build
 from recsys.data.prepare.prepared import finish
 from recsys.export.exported import ExportSource, Form
@@ -59,7 +59,7 @@ def measure(run: Path, cfg: RunConfig, output: Path) -> dict[str, float]:
     saved, _ = open_run(str(run))
     own = RunConfig.of(saved.plain | {key: cfg.plain[key] for key in ("data", "protocol")})
     with hidden():
-        prepared = finish(plan_build(own.data, None, check_files(own.data)).with_transforms(run))
+        prepared = finish(plan_build(own.data, None, check_raw_files(own.data)).with_transforms(run))
         found = evaluate(str(run), "test", cfg=own, prepared=prepared, output=output)
     return {n: float(v) for n, v in found["test"].items() if isinstance(v, int | float)}
 

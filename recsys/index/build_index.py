@@ -67,7 +67,7 @@ def build(
         raise UserError(f"index.recall_target={recall_target}: must be above 0 and at most 1")
     if kind not in ("auto", *INDEX_KINDS):
         raise UserError(f"index.kind={kind}: must be auto, {', '.join(INDEX_KINDS)}{did_you_mean(kind, INDEX_KINDS)}")
-    check_server(kind, url)
+    check_index_server(kind, url)
     items = np.arange(len(vectors)) if items is None else items
     if kind == "auto":
         kind = "exact" if len(vectors) < MAX_EXACT_ITEMS else "ivf" if len(vectors) < MIN_CODED_ITEMS else "ivf_pq"
@@ -85,7 +85,7 @@ def build(
     return _tune(index, queries, least_products(index, queries, k), k, recall_target)
 
 
-def check_server(kind: str, url: str | None) -> None:
+def check_index_server(kind: str, url: str | None) -> None:
     """Raise UserError unless a kind of index that has a server, and only such a kind, comes with its address.
 
     Also raise it if the package of the kind is not installed.

@@ -93,7 +93,7 @@ def _lacks(name: str, module: str, names: Iterable[str], where: str) -> UserErro
     )
 
 
-def check_path(node: Mapping[str, Any], key: str) -> None:
+def check_target_path(node: Mapping[str, Any], key: str) -> None:
     """Raise UserError if a node names no class, as far as this shows without an import."""
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise UserError(f"{key}: needs a _target_, the class to build")

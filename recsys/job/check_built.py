@@ -12,10 +12,10 @@ from recsys.job.build import BUILT_WITH, bind, build_loss, build_model, check_ta
 from recsys.job.check_config import check_config, check_fit, check_monitors
 from recsys.job.kinds import kind_name, loss_facts, loss_facts_of, meta_task, model_kind_of
 from recsys.job.run_config import RunConfig
-from recsys.schema.signatures import Parameter, check_values
+from recsys.schema.signatures import Parameter, check_parameter_values
 
 
-def check(given: DictConfig | RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
+def check_job(given: DictConfig | RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
     """Raise UserError for a mistake in a training config, without reading data or starting a process.
 
     Args:
@@ -27,8 +27,11 @@ def check(given: DictConfig | RunConfig, world_size: int | None = None, *, train
     check_built(check_config(given, trains=trains), world_size, trains=trains)
 
 
+check = check_job  # recsys.check
+
+
 def check_built(cfg: RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
-    """Check what needs the slow imports, after `check_config`: build the parts of a run. Arguments: as in `check`."""
+    """Build the parts of a run, which needs the slow imports, after `check_config`. Arguments: as in `check_job`."""
     processes = world_size or cfg.trainer.devices
     check_parts(cfg)
     _check_batch(cfg, processes)
@@ -113,7 +116,7 @@ def _check_model(cfg: RunConfig, processes: int, trains: bool) -> None:
     from recsys.data.raw.vector_files import table_widths
     from recsys.models.common.layers import has_batch_norm
     from recsys.sharding.constraints import constraints
-    from recsys.sharding.sharded_model import check_vectors
+    from recsys.sharding.sharded_model import check_vector_tables
     from recsys.sharding.tables import tables
 
     features = feature_spec(cfg.data, lambda *_: 8)
@@ -131,7 +134,7 @@ def _check_model(cfg: RunConfig, processes: int, trains: bool) -> None:
     infos = tables(task)
     constraints(cfg.sharding, infos, processes)
     if trains and names_files(cfg.data):
-        check_vectors(infos, {table: np.empty((0, width)) for table, width in table_widths(cfg.data).values()})
+        check_vector_tables(infos, {table: np.empty((0, width)) for table, width in table_widths(cfg.data).values()})
 
 
 def check_processes(cfg: RunConfig, processes: int) -> None:
@@ -163,4 +166,4 @@ def check_target(node: Mapping[str, Any], path: str, given: Sequence[str] = (), 
         for n, p in inspect.signature(function).parameters.items()
         if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in given
     }
-    check_values(values, path, target, parameters)
+    check_parameter_values(values, path, target, parameters)

@@ -4,10 +4,7 @@ The facts of recsys's own models and losses come from schema/class_facts.py. For
 calls `check_fit` again after it has imported them.
 """
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from omegaconf import DictConfig
@@ -21,16 +18,16 @@ from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import feature_spec
 from recsys.data.raw.vector_files import table_widths
 from recsys.evaluation.metrics_table import metric, mode_of
-from recsys.job.build import BUILT_WITH, check_path, with_dims
+from recsys.job.build import BUILT_WITH, check_target_path, with_dims
+from recsys.job.check_folders import check_folders
 from recsys.job.kinds import learns_all_rows, loss_facts_of, model_facts, model_kind_of, target_of
 from recsys.job.resumed import names_a_run
 from recsys.job.run_config import RunConfig
 from recsys.schema.class_facts import LossFacts, losses_by_name
-from recsys.schema.signatures import check_source
+from recsys.schema.signatures import check_against_source
 
 TRAINING_KEYS = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
-MAX_NAME_BYTES = 255  # that file systems take
 
 
 def check_config(given: DictConfig | RunConfig, *, trains: bool = True) -> RunConfig:
@@ -46,7 +43,7 @@ def check_config(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCo
     Raises:
         UserError: the config has a mistake.
     """
-    from recsys.data.prepare.check_data import check_data, check_installed
+    from recsys.data.prepare.check_data import check_data, check_reader_installed
     from recsys.data.prepare.prepared import check_engine
 
     cfg = RunConfig.of(given)
@@ -56,10 +53,10 @@ def check_config(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCo
     check_data(cfg.data)
     check_fit(cfg, model_kind_of(cfg), loss_facts_of(cfg))
     if trains:
-        check_installed(cfg.data)
+        check_reader_installed(cfg.data)
         check_engine(cfg.engine)
         for name, node in cfg.logger.items():
-            check_path(node, f"logger.{name}")
+            check_target_path(node, f"logger.{name}")
     library = cfg.model.get("library")
     if model_kind_of(cfg) == "fitted_ranking" and library in EXTRAS["gbm"]:
         check_extra("gbm", f"model.library={library}", library)
@@ -354,50 +351,10 @@ def _check_parts(cfg: RunConfig) -> None:
     for path, (node, given) in parts.items():
         if node is None:
             continue
-        check_path(node, path)
-        check_source(node, path, given)
+        check_target_path(node, path)
+        check_against_source(node, path, given)
     for name, value in cfg.optim.dense.items():
         if isinstance(value, float) and abs(value) > FLOAT32_MAX:
             raise UserError(f"optim.dense.{name}={value}: must be at most {FLOAT32_MAX}")
     if model_kind_of(cfg) == "ranking":
         with_dims(cfg, feature_spec(cfg.data, lambda *_: 8))
-
-
-def check_folders(cfg: RunConfig, run: str | None) -> None:
-    """Raise UserError if a training cannot write its folders, or one of them holds the raw files.
-
-    run: the folder of a new run, as the config has it
-    """
-    _check_writable("run_dir", run or "outputs")
-    _check_writable("data.prepared", cfg.data.prepared)
-    if cfg.data.root is None or "://" in cfg.data.root:
-        return
-    root = Path(cfg.data.root).expanduser().resolve()
-    if root == Path(cfg.data.prepared).resolve():
-        raise UserError(
-            f"data.prepared={cfg.data.prepared}: is data.root, the folder of raw files; name another folder"
-        )
-    if run is not None and (Path(run).resolve() == root or Path(run).resolve() in root.parents):
-        why = f"contains the raw files (data.root={cfg.data.root}), and files in a run's own folder are not data"
-        raise UserError(f"run_dir={run}: {why}; name another folder")
-
-
-def _check_writable(key: str, name: str) -> None:
-    """Raise UserError if the folder can neither be written nor created. Creates and removes a folder to find out."""
-    try:
-        existing = next(p for p in (Path(name).absolute(), *Path(name).absolute().parents) if os.path.lexists(p))
-        if not existing.is_dir():
-            raise UserError(f"{key}={name}: {existing} is not a folder; name a folder")
-        os.rmdir(mkdtemp(prefix=".recsys-", dir=existing))
-        for part in Path(name).parts:  # no file system takes these names
-            if "\0" in part:
-                raise OSError(0, "a name contains the character NUL")
-            if len(os.fsencode(part)) > MAX_NAME_BYTES:
-                raise OSError(0, f"the name {part[:20]}... is longer than {MAX_NAME_BYTES} bytes")
-    except (OSError, ValueError) as e:
-        if isinstance(e, UserError):
-            raise
-        why = e.strerror if isinstance(e, OSError) else str(e)
-        text = "".join(c if c.isprintable() else "?" for c in name)
-        shown = text if len(text) <= 80 else f"{text[:77]}..."
-        raise UserError(f"{key}={shown}: cannot be written: {why}; name another folder") from e

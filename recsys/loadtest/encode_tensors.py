@@ -153,7 +153,7 @@ class EncodedTensor:
         return b"".join(struct.pack("<I", len(t)) + t for t in texts)
 
 
-def check_inputs(specs: Sequence[InputSpec], rows: Sequence[Row], model: str) -> None:
+def check_rows(specs: Sequence[InputSpec], rows: Sequence[Row], model: str) -> None:
     """Check that rows have the columns of a model, and that its inputs take values of raw columns.
 
     Raises:

@@ -12,7 +12,7 @@ from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.loadtest.answers import ExpectedAnswer, problem_of
 from recsys.loadtest.client_processes import Clients, Load
-from recsys.loadtest.encode_tensors import check_batch_sizes, check_inputs, missing_numbers, read_histories, read_rows
+from recsys.loadtest.encode_tensors import check_batch_sizes, check_rows, missing_numbers, read_histories, read_rows
 from recsys.loadtest.endpoint import Endpoint, TargetModel, parse_target
 from recsys.loadtest.figures import Measurement, measurement
 from recsys.loadtest.requests import (
@@ -106,7 +106,7 @@ def prepare(settings: LoadTestConfig) -> Plan:
         target.check()
         model = target.model(name or target.only_model(), version)
     sizes = dict.fromkeys(load.batch_size for load in loads)
-    check_inputs(model.inputs, rows, model.name or "")
+    check_rows(model.inputs, rows, model.name or "")
     check_batch_sizes(model.inputs, sizes, model.name or "")
     if histories:
         if settings.protocol != "rows" and any(size > 1 for size in sizes):

@@ -167,7 +167,7 @@ def verify(path: Path) -> tuple[int, list[str]]:
 
     from recsys.base.parsing import parse
     from recsys.data.prepare.bad_rows import parse_first_block
-    from recsys.data.prepare.check_data import check_data, check_files
+    from recsys.data.prepare.check_data import check_data, check_raw_files
     from recsys.data.raw.formats import FORMATS
     from recsys.data.raw.raw_schema import completed
     from recsys.job.run_config import data_of
@@ -176,7 +176,7 @@ def verify(path: Path) -> tuple[int, list[str]]:
     try:
         data = data_of(parse(DataConfig, yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)))  # nosec B506
         check_data(data)
-        file, _ = check_files(data)[0]
+        file, _ = check_raw_files(data)[0]
         data = completed(data, file)
         few = FORMATS[data.source.format].head(data.source, file, FIRST_BYTES)
         rows, bad = parse_first_block(data, file, few)

@@ -51,17 +51,17 @@ class Predictor:
         """
         from recsys.evaluation.calibration import load as load_calibration
         from recsys.online.raw_rows import RawRows
-        from recsys.training.fitted_ranking import RESTORERS
+        from recsys.training.fitted_ranking import scoring_module
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        if (restore := RESTORERS.get(type(cfg.kind))) is None:
+        if not cfg.kind.scores_rows:
             raise UserError(
                 f"run={run}: its model retrieves items and cannot score rows; use recsys.online.recommender.Recommender"
             )
         rows = RawRows.load(path)
         chosen = choose_checkpoint(path, checkpoint)
-        module = restore(cfg, rows.fitted, chosen)
+        module = scoring_module(cfg, rows.fitted, chosen)
         return cls(module, rows, load_calibration(path, rows.fitted.labels, chosen))
 
     def predict(self, raw: pl.DataFrame, *, allow_unknown: bool = False) -> pl.Series | pl.DataFrame:

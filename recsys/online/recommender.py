@@ -23,7 +23,6 @@ from recsys.base.console import bar, say, say_once
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
 from recsys.index.protocol import equal_rows, highest
-from recsys.job.kinds import ClosedFormKind, ModelKind, RetrievalKind
 from recsys.online.queries import answers, in_batches
 from recsys.online.unknown_values import UnknownValues
 
@@ -79,14 +78,15 @@ class Recommender:
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        if (make_scorer := LOADERS.get(type(cfg.kind))) is None:
+        if cfg.kind.scores_rows:
             raise UserError(
                 f"run={run}: its model scores rows and cannot retrieve items; use recsys.online.predictor.Predictor"
             )
         rows = RawRows.load(path)
         data, name = rows.fitted.data, rows.fitted.data.item_feature
         assert data.group is not None and name is not None
-        score_batch, nameable, items, model = make_scorer(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
+        load = _closed_form if cfg.kind.fitted_at_once else _trained
+        score_batch, nameable, items, model = load(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(
             rows,
             score_batch,
@@ -214,7 +214,7 @@ class Recommender:
             filter_history: whether to leave out the items of a group's history; None for the run's own setting.
             batch_size: groups of a batch; None for the run's trainer.eval_batch_size.
         """
-        from recsys.data.features.batch_tensors import BatchTensors
+        from recsys.data.features.batch_tensors import RowTensors
         from recsys.interface.batch import CandidateIds, CandidateLists
 
         left_out = self.filter_history if filter_history is None else filter_history
@@ -222,7 +222,7 @@ class Recommender:
         for queries in in_batches(self.fitted, rows, batch_size or self.batch_size):
             # as the evaluation loader makes it, with the known items of each history
             labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
-            batch = BatchTensors.from_arrays(queries.arrays, features).batch(labels)
+            batch = RowTensors.from_arrays(queries.arrays, features).batch(labels)
             known = CandidateIds(torch.from_numpy(queries.history))
             batch.history = CandidateLists(known, torch.from_numpy(queries.lengths))
             ids, scores = self._best(batch, k, left_out)
@@ -298,9 +298,6 @@ def _closed_form(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
         return lambda start, stop: score(torch.arange(start, stop), 0, model.rows)
 
     return score_batch, model.rows - 1, None, model
-
-
-LOADERS: dict[type[ModelKind], Callable[..., Loaded]] = {RetrievalKind: _trained, ClosedFormKind: _closed_form}
 
 
 def recommend_files(

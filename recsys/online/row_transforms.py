@@ -30,7 +30,7 @@ from recsys.online.raw_columns import Row, python_columns
 from recsys.online.raw_rows import RawRows, RowFrames
 
 if TYPE_CHECKING:
-    from recsys.data.features.batch_tensors import BatchTensors
+    from recsys.data.features.batch_tensors import RowTensors
 
 UNUSUAL = (UserError, KeyError, TypeError, ValueError, ArithmeticError)  # rows that only polars reads, or bad ones
 KEPT = 16  # sets of shared columns whose division is kept
@@ -68,11 +68,11 @@ class RowTransforms:
         """The keys of rows that are read, named as in the files or the YAML."""
         return self._frames.names
 
-    def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> BatchTensors:
+    def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> RowTensors:
         """Return the features of one row or of several as tensors; see `arrays`. Imports torch."""
-        from recsys.data.features.batch_tensors import BatchTensors
+        from recsys.data.features.batch_tensors import RowTensors
 
-        return BatchTensors.from_arrays(self.arrays(rows, history), self.features)
+        return RowTensors.from_arrays(self.arrays(rows, history), self.features)
 
     def arrays(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Arrays:
         """Return the features of one row or of several. A row maps raw columns, named as in the files or the YAML, to

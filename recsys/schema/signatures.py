@@ -33,7 +33,9 @@ class Parameter:
     is_required: bool
 
 
-def check_values(values: Mapping[str, Any], path: str, target: str, parameters: Mapping[str, Parameter]) -> None:
+def check_parameter_values(
+    values: Mapping[str, Any], path: str, target: str, parameters: Mapping[str, Parameter]
+) -> None:
     """Check the values of a node against the parameters of its target.
 
     Args:
@@ -73,7 +75,7 @@ def _mismatch(value: object, hint: Any) -> str | None:
 # --- from source ---------------------------------------------------------------------------------------------
 
 
-def check_source(node: Mapping[str, Any], path: str, given: Sequence[str] = ()) -> None:
+def check_against_source(node: Mapping[str, Any], path: str, given: Sequence[str] = ()) -> None:
     """Check the values of a `_target_` node against the source of its target, without an import.
 
     What the source does not tell is left to the checks after the imports, as are classes of users.
@@ -90,7 +92,7 @@ def check_source(node: Mapping[str, Any], path: str, given: Sequence[str] = ()) 
     parameters = source_parameters(target)
     if parameters is None or any(name.startswith("_") for name in values) or "_target_" in str(values):
         return
-    check_values(values, path, target, {name: p for name, p in parameters.items() if name not in given})
+    check_parameter_values(values, path, target, {name: p for name, p in parameters.items() if name not in given})
     if (refused := _refusal(definition(target), values)) is not None:
         raise UserError(f"{path}: {refused}")
 

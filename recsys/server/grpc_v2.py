@@ -101,7 +101,7 @@ class Service:
         self, request: pb.RepositoryModelLoadRequest, call: Call, context: Context
     ) -> Message:
         parameters = _parameters(request.parameters)
-        v2_infer.check_load(parameters)
+        v2_infer.check_load_parameters(parameters)
         version = parameters.get("version")
         await self.core.registry.load(request.model_name, None if version is None else str(version))
         self.core.announce_reload()
@@ -110,7 +110,7 @@ class Service:
     async def RepositoryModelUnload(
         self, request: pb.RepositoryModelUnloadRequest, call: Call, context: Context
     ) -> Message:
-        v2_infer.check_load(_parameters(request.parameters))
+        v2_infer.check_load_parameters(_parameters(request.parameters))
         await self.core.registry.unload(request.model_name)
         self.core.announce_reload()
         return pb.RepositoryModelUnloadResponse()
@@ -119,7 +119,7 @@ class Service:
         if (left := context.time_remaining()) is not None:
             call.deadline = asyncio.get_running_loop().time() + left
         version, outputs = request.model_version or None, request.outputs
-        v2_infer.check_counts(self.core.registry.get(request.model_name), len(request.inputs), len(outputs))
+        v2_infer.check_tensor_counts(self.core.registry.get(request.model_name), len(request.inputs), len(outputs))
         wanted = V2Request(
             model=request.model_name,
             version=version,

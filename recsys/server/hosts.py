@@ -64,7 +64,7 @@ class Hosts:
         raise RequestError(403, f"Origin {origin[:80]}: pages of other sites cannot use this server; {fix}")
 
 
-def check_names(names: Sequence[str]) -> None:
+def check_host_names(names: Sequence[str]) -> None:
     """Check the setting `allowed_hosts`. Raises UserError."""
     for name in names:
         if name != ANY and _name(name) != name.lower().rstrip("."):

@@ -21,7 +21,7 @@ from recsys.server import v2_tensors as v2
 from recsys.server.call import Call
 from recsys.server.core import Core
 from recsys.server.served_models import LoadedVersion, ServedModel
-from recsys.server.v2_infer import EXTENSIONS, V2Request, check_load, infer, parameters_of
+from recsys.server.v2_infer import EXTENSIONS, V2Request, check_load_parameters, infer, parameters_of
 from recsys.server.v2_tensors import bad
 
 BINARY_HEADER = b"inference-header-content-length"
@@ -144,7 +144,7 @@ def load_version(body: bytes, query: bytes) -> str | None:
     request = parse_json(body) if body.strip() else {}
     parameters = parameters_of(request)
     check_keys(request, ("parameters",))
-    check_load(parameters)
+    check_load_parameters(parameters)
     if "version" not in parameters:
         return parse_qs(query.decode("latin-1")).get("version", [None])[0]
     version = parameters["version"]

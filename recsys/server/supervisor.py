@@ -23,7 +23,7 @@ from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.files.run_files import CONFIG
 from recsys.schema.command_schemas import ServeConfig
-from recsys.server.hosts import check_names
+from recsys.server.hosts import check_host_names
 from recsys.server.model_versions import open_source
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ LOCAL = ("127.0.0.1", "::1", "localhost")
 
 def serve(settings: ServeConfig) -> None:
     """Serve until Ctrl-C or SIGTERM. Raises UserError."""
-    check_settings(settings)
+    check_serve_settings(settings)
     held, ports = [], {}  # sockets that keep the ports for this server, and the numbers of free ports in the place of 0
     for key in ("port", "grpc_port"):
         if (number := getattr(settings, key)) is not None:
@@ -62,7 +62,7 @@ def serve(settings: ServeConfig) -> None:
             bound.close()
 
 
-def check_settings(settings: ServeConfig) -> None:
+def check_serve_settings(settings: ServeConfig) -> None:
     """Check what the schema cannot express, and the packages of the extra `serve`. Raises UserError."""
     check_extra("serve", "recsys.serve")
     open_source(Path(settings.models), settings.canary, settings.shadow)
@@ -85,7 +85,7 @@ def check_settings(settings: ServeConfig) -> None:
         if not settings.traces.startswith(("http://", "https://")):
             raise UserError(f"traces={settings.traces}: must be the address of a collector, such as {COLLECTOR}")
         check_extra("otel", f"traces={settings.traces}")
-    check_names(settings.allowed_hosts)
+    check_host_names(settings.allowed_hosts)
     if settings.token is not None and (not settings.token.strip() or not settings.token.isascii()):
         raise UserError("token: must not be empty, and ASCII")
     if settings.port == settings.grpc_port and settings.port != 0:

@@ -55,7 +55,7 @@ def check_parameters(parameters: Mapping[str, Any], known: Sequence[str] = ()) -
     check_keys(parameters, known, "parameters.", (*TAKEN, *REFUSED))
 
 
-def check_counts(model: ServedModel, inputs: int, outputs: int) -> None:
+def check_tensor_counts(model: ServedModel, inputs: int, outputs: int) -> None:
     """Raise UserError if a request has more inputs or outputs than the model; each of them takes time to be read."""
     served = [v.servable for v in model.versions.values()]
     counts = (
@@ -67,7 +67,7 @@ def check_counts(model: ServedModel, inputs: int, outputs: int) -> None:
             raise bad(f"{number} {what}: model {model.name} has {most}")
 
 
-def check_load(parameters: Mapping[str, Any]) -> None:
+def check_load_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise UserError for a parameter with which a model cannot be loaded."""
     for key in parameters:
         if key == "config" or key.startswith("file:"):
@@ -120,7 +120,7 @@ async def infer(core: Core, call: Call, request: V2Request) -> tuple[LoadedVersi
         if "shared_memory_region" in own:
             raise bad(f"outputs: {NO_SHARED_MEMORY}")
     inputs, servable = request.inputs if type(request.inputs) is list else [], loaded.servable
-    check_counts(core.registry.get(loaded.name), len(inputs), len(outputs))
+    check_tensor_counts(core.registry.get(loaded.name), len(inputs), len(outputs))
     for item in inputs:  # before they are read: millions of texts would hold up the event loop
         if type(item) is not dict:
             continue  # parse_inputs raises the error
@@ -140,11 +140,11 @@ async def infer(core: Core, call: Call, request: V2Request) -> tuple[LoadedVersi
         core.check_rows(tensors[0].shape[0])
         names = {t.name for t in tensors}
         if names <= {s.name for s in servable.tensors} and not names <= {s.name for s in servable.inputs}:  # features
-            v2.check_names(tensors, servable.tensors, loaded.name)
+            v2.check_input_names(tensors, servable.tensors, loaded.name)
             check_parameters(parameters)
             payload = TensorsPayload(v2.to_arrays(tensors), tensors[0].shape[0])
         else:
-            v2.check_names(tensors, servable.inputs, loaded.name)
+            v2.check_input_names(tensors, servable.inputs, loaded.name)
             payload = loaded.kind.payload(servable, v2.to_columns(tensors), v2.rows_of(tensors), parameters)
     computed = await core.compute(call, loaded, payload, explicit=request.version is not None)
     return loaded, v2.selected(_output_arrays(computed), [o["name"] for o in outputs], loaded.name)

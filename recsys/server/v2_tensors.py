@@ -169,7 +169,7 @@ def to_arrays(tensors: Sequence[V2Tensor]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def check_names(tensors: Sequence[V2Tensor], specs: Sequence[TensorSpec], model: str) -> None:
+def check_input_names(tensors: Sequence[V2Tensor], specs: Sequence[TensorSpec], model: str) -> None:
     """Check that the inputs have the names in `specs`. Raises RequestError for unknown, repeated and missing names."""
     names = {t.name for t in tensors}
     if len(names) < len(tensors):

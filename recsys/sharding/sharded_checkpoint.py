@@ -42,7 +42,7 @@ from recsys.sharding.stored_checkpoint import (
     SafeReader,
     StoredCheckpoint,
     TensorsOnly,
-    check_files,
+    check_checkpoint,
     load_plain,
 )
 from recsys.sharding.tables import TableShards, table_shards_of
@@ -97,7 +97,7 @@ def save(path: Path, sharded: ShardedModel, row_optimizer: RowOptimizer | None, 
 def load_model(path: Path, sharded: ShardedModel) -> None:
     """Check a checkpoint's files and load its weights, whatever plan wrote them. Collective."""
     try:
-        check_files(path)
+        check_checkpoint(path)
     except DamagedFile as e:
         others = sorted(p.name for p in path.parent.glob("[!.]*") if p.is_dir() and p != path)
         hint = f"; choose another one with checkpoint=NAME: {', '.join(others)}" if others else ""

@@ -67,7 +67,7 @@ def _fill(shard: Tensor, row: int, column: int, info: TableInfo, seed: int, vect
             shard[start - row : stop - row] = block[start - first : stop - first, column : column + columns]
 
 
-def check_vectors(infos: Mapping[str, TableInfo], vectors: Mapping[str, np.ndarray]) -> None:
+def check_vector_tables(infos: Mapping[str, TableInfo], vectors: Mapping[str, np.ndarray]) -> None:
     """Raise UserError if no table of the model has the width of the pretrained vectors of its vocabulary."""
     for vocabulary, given in vectors.items():
         dims = [info.dim for info in infos.values() if info.vocabulary == vocabulary]
@@ -132,7 +132,7 @@ class ShardedModel:
         self.optimizer = sparse_optimizer(p.sparse)
         lay_out_tables(task, p.sharding.padding, p.sharding.table_dtype)
         self.tables = tables(task)
-        check_vectors(self.tables, p.vectors)
+        check_vector_tables(self.tables, p.vectors)
         plan, sharders = make_plan(
             task,
             p.sharding,

@@ -12,7 +12,7 @@ from torch import Tensor
 from recsys.base.errors import UserError
 from recsys.sharding.sharded_checkpoint import column_edges, local_tables
 from recsys.sharding.sharded_model import ShardedModel
-from recsys.sharding.stored_checkpoint import SafeReader, StoredCheckpoint, TensorsOnly, check_files
+from recsys.sharding.stored_checkpoint import SafeReader, StoredCheckpoint, TensorsOnly, check_checkpoint
 from recsys.sharding.tables import TableShards
 from recsys.sharding.touched_rows import RowOptimizer
 
@@ -31,7 +31,7 @@ def start_from(
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         fresh: rows that have got a new value, by vocabulary.
     """
-    check_files(path)
+    check_checkpoint(path)
     stored, optimizer = StoredCheckpoint(path), sharded.optimizer
     if stored.plan["optimizer"] != optimizer.name:
         theirs = stored.plan["optimizer"]

@@ -200,7 +200,7 @@ class StoredCheckpoint:
         return out.float() if out.dtype == torch.float16 else out
 
 
-def check_files(path: Path) -> None:
+def check_checkpoint(path: Path) -> None:
     """Check that a checkpoint's files are as they were written; each rank reads a share of them. Collective.
 
     Raises:

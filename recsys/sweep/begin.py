@@ -16,7 +16,7 @@ from recsys.cli import command_line
 from recsys.config.compose import compose_sweep, object_of
 from recsys.distributed import failures
 from recsys.evaluation import metrics_table
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.job.check_config import check_leads, monitor_of
 from recsys.job.run_config import RunConfig
 from recsys.schema.run_schema import SweepConfig
@@ -41,7 +41,7 @@ def begin(arguments: list[str]) -> int:
         space = read_space(arguments)
         cfg, default = _config(space, arguments)
         settings = object_of(SweepConfig, cfg.sweep, "sweep")
-        check_settings(settings)
+        check_sweep_settings(settings)
         check_method(space, settings)
         for key in ("checkpoint.mirror", *(["metrics_port"] if settings.jobs > 1 else [])):
             if OmegaConf.select(cfg, key) is not None:
@@ -91,7 +91,7 @@ def _config(space: Space, arguments: list[str]) -> tuple[DictConfig, str]:
         return compose_sweep(overrides)
 
 
-def check_settings(s: SweepConfig) -> None:
+def check_sweep_settings(s: SweepConfig) -> None:
     """Raise UserError for values that the schema accepts but a sweep does not."""
     if s.launcher == "slurm":
         check_extra("slurm", "sweep.launcher=slurm")
@@ -105,10 +105,10 @@ def _check_trials(first: DictConfig, last: DictConfig) -> None:
     Mistakes in the values of a single trial are reported by that trial.
     """
     try:
-        check(first)
+        check_job(first)
     except UserError as e:
         try:
-            check(last)
+            check_job(last)
         except UserError as other:
             if str(other) == str(e):
                 raise

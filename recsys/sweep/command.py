@@ -58,13 +58,13 @@ def resume(folder: Path, changes: list[str]) -> int:
             folder = folder.resolve()
             os.chdir(sweep.cwd)
         from recsys.schema.run_schema import SweepConfig
-        from recsys.sweep.begin import check_settings, launcher, run
+        from recsys.sweep.begin import check_sweep_settings, launcher, run
         from recsys.sweep.search import check_method
         from recsys.sweep.space import read_space
 
         settings = SweepConfig(**sweep.settings)
         space = read_space(sweep.command)
-        check_settings(settings)
+        check_sweep_settings(settings)
         check_method(space, settings)
         return run(sweep, space, folder, launcher(space, settings, folder))
 

@@ -61,9 +61,9 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
         problem = None
         try:
             if overrides:
-                from recsys.job.check_built import check
+                from recsys.job.check_built import check_job
 
-                check(run)
+                check_job(run)
         except UserError as e:
             problem = str(e)
         yield Entry(name, run.kind.name, paper_of(name, str(run.model["_target_"])), problem, run)

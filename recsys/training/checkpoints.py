@@ -15,7 +15,7 @@ from recsys.files.atomic import remove_folder, whole_folder
 from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import checkpoints_of
 from recsys.interface.batch import Batch
-from recsys.sharding.stored_checkpoint import check_files
+from recsys.sharding.stored_checkpoint import check_checkpoint
 from recsys.training.callbacks import CLOCK_STEPS, over, validates_next
 from recsys.training.module import RecsysModule
 
@@ -135,7 +135,7 @@ def newest_intact_checkpoint(run_dir: Path) -> Path | None:
     damages: list[DamagedFile] = []
     for path in checkpoints_of(run_dir):
         try:
-            check_files(path)
+            check_checkpoint(path)
         except DamagedFile as e:
             damages.append(e)
             continue

@@ -22,10 +22,10 @@ from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files.atomic import write_json
 from recsys.interface.batch import Batch
 from recsys.interface.labels import Label, predict
-from recsys.job.check_built import check, check_processes
+from recsys.job.check_built import check_job, check_processes
 from recsys.job.run_config import RunConfig
 from recsys.training.fit_at_once import FITTERS
-from recsys.training.fitted_ranking import RESTORERS
+from recsys.training.fitted_ranking import scoring_module
 from recsys.training.loaders import loader_on_cpu, split_loader
 from recsys.training.results import say_positions, say_repeats, show_tables, show_targets
 from recsys.training.run_data import prepare_to_measure
@@ -64,7 +64,7 @@ def evaluate(
         raise UserError(f"split=train: {why}")
     if cfg is None:
         cfg = saved
-        check(cfg, trains=False)  # the run may come from elsewhere
+        check_job(cfg, trains=False)  # the run may come from elsewhere
     cfg = cfg.changed({"debug.eval_batches": None})  # measure all rows, even if the run was a short one
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)
@@ -72,7 +72,8 @@ def evaluate(
     prepared, t = prepared or prepare_to_measure(path, cfg.data), cfg.trainer
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no {split} rows; see data.split")
-    if (methods := FITTERS.get(type(cfg.kind))) is not None:
+    if cfg.kind.fitted_at_once:
+        methods = FITTERS[type(cfg.kind)]
         with process_group("cpu", t.threads, started):
             model = methods.load(cfg, prepared.fitted, best)
             measured, sliced = methods.measure_split(model, cfg, prepared, split, path)
@@ -142,7 +143,7 @@ class Member:
             raise UserError(f"split={split}: the data of {run} has no {split} rows; see data.split")
         cfg = cfg.changed({"debug.eval_batches": None, "trainer.eval_batch_size": BATCH})  # the same for all members
         chosen = choose_checkpoint(path, checkpoint)
-        module = RESTORERS[type(cfg.kind)](cfg, prepared.fitted, chosen)
+        module = scoring_module(cfg, prepared.fitted, chosen)
         labels = load_calibration(path, prepared.fitted.labels, chosen)
         loader = loader_on_cpu(cfg, prepared, split)
         return cls(run, module, labels, loader, prepared.fitted)

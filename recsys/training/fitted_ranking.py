@@ -1,6 +1,5 @@
 """Fit, save, load and measure ranking models that are fitted at once, in one process: boosted trees."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,11 @@ from recsys.evaluation.metrics_table import main_k
 from recsys.files import manifest
 from recsys.interface.batch import Batch
 from recsys.job.build import build_model
-from recsys.job.kinds import FittedRankingKind, ModelKind, RankingKind
 from recsys.job.run_config import RunConfig
 from recsys.models.common.boosters import GroupOrder
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.loaders import loader_on_cpu
+from recsys.training.module import RecsysModule
 from recsys.training.results import write_details
 from recsys.training.trainer import as_counts, restored_module
 
@@ -76,11 +75,11 @@ def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-# from (cfg, fitted, checkpoint) to the ranking model as a module that scores batches: `module.dmp`
-RESTORERS: dict[type[ModelKind], Callable[..., Any]] = {
-    RankingKind: restored_module,
-    FittedRankingKind: lambda *checkpoint: FittedModule(load(*checkpoint)),
-}
+def scoring_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> FittedModule | RecsysModule:
+    """Return the ranking model of a checkpoint as a module that scores batches: `module.dmp`."""
+    if cfg.kind.fitted_at_once:
+        return FittedModule(load(cfg, fitted, checkpoint))
+    return restored_module(cfg, fitted, checkpoint)
 
 
 def calibrate(model: Any, cfg: RunConfig, prepared: Prepared, run: Path) -> None:

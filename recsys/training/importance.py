@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,10 @@ from torch import Tensor
 
 from recsys.base.console import bar, results, say
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.arrays import Arrays, dense_slices, single_valued
-from recsys.data.features.batch_tensors import BatchTensors, arrays_of
-from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.raw.derive import key_of
-from recsys.data.raw.row_sql import parse_sql
+from recsys.data.features.alike import columns_alike
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.batch_tensors import RowTensors, arrays_of
+from recsys.data.raw.derive import features_by_column
 from recsys.evaluation.group_metrics import group_values
 from recsys.evaluation.metrics import CLASSES, NUMBERS
 from recsys.evaluation.metrics_table import lower_is_better, main_k
@@ -35,8 +33,6 @@ from recsys.training.run_dir import choose_checkpoint, open_run
 
 SHOWN = ("auc", "ne", "rmse", "accuracy", "logloss")  # the metrics of a label, those that it has
 RESAMPLES = 100  # of the rows
-ALIKE, LEAST = 0.95, 0.05  # correlation of ranks from which columns move together; share of ids that must repeat
-COMPARED = 20_000  # rows whose columns are compared with each other
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ def importance(run: str, split: str, checkpoint: str, cfg: ImportanceConfig) -> 
     choose_checkpoint(path, checkpoint)  # before anything is read
     member = Member.load(run, split, checkpoint)
     fitted = member.fitted
-    made = made_of(fitted.data, fitted.features)
+    made = features_by_column(fitted.data, fitted.features)
     groups = _groups_of(cfg.together, made)
     rows = HeldOutRows.read(member, fitted.features, cfg.rows)
     say(f"shuffling {len(groups)} columns, {cfg.repeats} times each, among {rows.arrays.rows:,} {split} rows")
@@ -110,7 +106,7 @@ def importance(run: str, split: str, checkpoint: str, cfg: ImportanceConfig) -> 
         for columns, names in groups.items():
             after, share = list[dict[str, Measured]](), 1.0
             for _ in range(cfg.repeats):
-                shuffled, share = _shuffled(rows.arrays, fitted.features, names, draws)
+                shuffled, share = rows.arrays.shuffled(fitted.features, names, draws)
                 after.append(_measured(member, rows, shuffled, ks))
                 shown.advance(1)
             for label, base in before.items():
@@ -118,28 +114,10 @@ def importance(run: str, split: str, checkpoint: str, cfg: ImportanceConfig) -> 
                 found[label].append(ColumnImportance(columns, names, loss, share))
     for own in found.values():
         own.sort(key=lambda c: -c.main.value)
-    say_alike(rows.arrays, fitted.features, groups)
+    for alike in columns_alike(rows.arrays, fitted.features, groups):
+        why = "move together, so that each seems less needed; shuffle them at once by"
+        say(f"{', '.join(alike)}: {why} importance.together=[[{','.join(alike)}]]")
     return found
-
-
-def made_of(data: ResolvedData, features: FeatureSpec) -> dict[str, tuple[str, ...]]:
-    """Return the model's features that are made of each raw column, also by way of a join or of data.derive."""
-    inputs = {column: {*parse_sql(sql, key_of(column))[1]} for column, sql in data.derive.items()}
-    inputs |= {name: {join.key} for join in data.source.joins for name in join.columns.values() if name != join.key}
-
-    def roots(column: str) -> Iterator[str]:
-        if column not in data.derive:  # a column of the log, or of a joined table
-            yield column
-        for other in inputs.get(column, ()):
-            yield from roots(other)
-
-    reads: dict[str, tuple[str, ...]] = {n: (c.column,) for n, c in data.dense_columns.items()}
-    reads |= {n: c.source.columns for n, c in data.sparse_columns.items()}
-    found: dict[str, list[str]] = {}
-    for name in (*(f.name for f in features.dense), *(f.name for f in features.sparse)):
-        for column in dict.fromkeys(root for own in reads[name] for root in roots(own)):
-            found.setdefault(column, []).append(name)
-    return {column: tuple(names) for column, names in found.items()}
 
 
 def _groups_of(
@@ -159,33 +137,6 @@ def _groups_of(
     return groups
 
 
-def _shuffled(
-    arrays: Arrays, features: FeatureSpec, names: Sequence[str], draws: np.random.Generator
-) -> tuple[Arrays, float]:
-    """Return the rows with the features `names` of other rows, and the share of rows that could get them."""
-    lists = [arrays.lengths[n] for n in names if n in arrays.lengths]
-    order, places = draws.permutation(arrays.rows), np.arange(arrays.rows)
-    share = 1.0
-    if lists:  # among the rows whose lists are as long
-        _, kind, count = np.unique(np.stack(lists, 1), axis=0, return_inverse=True, return_counts=True)
-        kind = kind.reshape(-1)
-        order = order[np.argsort(kind[order], kind="stable")]
-        places, share = np.argsort(kind, kind="stable"), float((count[kind] > 1).mean())
-    source = np.empty(arrays.rows, np.int64)
-    source[places] = order
-    other, slices, singles = arrays.take(source), dense_slices(features), single_valued(features)
-    dense, ids = arrays.dense.copy(), arrays.ids.copy()
-    for name in names:
-        if name in slices:
-            dense[:, slices[name]] = other.dense[:, slices[name]]
-        elif name in singles:
-            ids[:, singles.index(name)] = other.ids[:, singles.index(name)]
-    values, lengths = (
-        {n: getattr(other if n in names else arrays, what)[n] for n in arrays.values} for what in ("values", "lengths")
-    )
-    return Arrays(dense, ids, values, lengths), share
-
-
 def _measured(member: Member, rows: HeldOutRows, arrays: Arrays, ks: Sequence[int]) -> dict[str, Measured]:
     """Return the rows' predictions with their labels, by label, as they are resampled."""
     predictions = np.concatenate([*_predicted(member, rows, arrays)])
@@ -201,7 +152,7 @@ def _measured(member: Member, rows: HeldOutRows, arrays: Arrays, ks: Sequence[in
 def _predicted(member: Member, rows: HeldOutRows, arrays: Arrays) -> Iterator[np.ndarray]:
     for start in range(0, arrays.rows, BATCH):
         part = arrays.take(np.arange(start, min(start + BATCH, arrays.rows)))
-        batch = BatchTensors.from_arrays(part, member.fitted.features).batch(rows.labels[start : start + BATCH])
+        batch = RowTensors.from_arrays(part, member.fitted.features).batch(rows.labels[start : start + BATCH])
         with torch.no_grad():
             predictions: Tensor = member.predictions(batch)
         yield predictions.numpy()
@@ -245,40 +196,6 @@ def _losses(base: Measured, after: Sequence[Measured], seed: int) -> dict[str, D
             parts.append((float(each.var(ddof=1)) / len(each), len(each) - 1.0))
         found[name] = difference(float(each.mean()), parts)
     return found
-
-
-def say_alike(arrays: Arrays, features: FeatureSpec, groups: Mapping[tuple[str, ...], tuple[str, ...]]) -> None:
-    """Name the columns that move together: if one is shuffled, the model reads the other."""
-    few = np.linspace(0, arrays.rows - 1, min(arrays.rows, COMPARED)).astype(int)
-    slices, singles = dense_slices(features), single_valued(features)
-    values: dict[tuple[str, ...], list[np.ndarray]] = {}
-    for columns, names in groups.items():
-        own = [arrays.dense[few, slices[n].start] for n in names if n in slices]
-        own += [arrays.ids[few, singles.index(n)] for n in names if n in singles]
-        values[columns] = [x for x in own if len(np.unique(x)) > 1]
-    parts: list[set[str]] = []
-    for (one, a), (two, b) in combinations(values.items(), 2):
-        if not {*groups[one]} & {*groups[two]} and any(_alike(x, y) for x in a for y in b):
-            joined = {*one, *two}.union(*(p for p in parts if p & {*one, *two}))
-            parts = [p for p in parts if not p & joined] + [joined]
-    for alike in map(sorted, parts):
-        why = "move together, so that each seems less needed; shuffle them at once by"
-        say(f"{', '.join(alike)}: {why} importance.together=[[{','.join(alike)}]]")
-
-
-def _alike(x: np.ndarray, y: np.ndarray) -> bool:
-    """Return whether each of two columns (n,) nearly follows from the other: as numbers, or value by value."""
-    if x.dtype.kind == y.dtype.kind == "f":
-        ranks = np.stack([np.unique(v, return_inverse=True)[1] for v in (x, y)]).astype(np.float64)
-        a, b = (r - r.mean() for r in ranks)
-        return abs(float(a @ b)) > ALIKE * float(np.sqrt((a @ a) * (b @ b)))
-    codes = [np.unique(v, return_inverse=True)[1] for v in (x, y)]
-    if max(c.max() for c in codes) > LEAST * len(x):
-        return False  # rare values go together by chance
-    table: np.ndarray = np.zeros((codes[0].max() + 1, codes[1].max() + 1))
-    np.add.at(table, tuple(codes), 1 / len(x))
-    follows = min(table.max(0).sum(), table.max(1).sum())
-    return bool(follows > ALIKE and max(table.sum(0).max(), table.sum(1).max()) < ALIKE)
 
 
 def show(found: Mapping[str, Sequence[ColumnImportance]], path: Path, split: str) -> None:

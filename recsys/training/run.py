@@ -15,7 +15,7 @@ from recsys.base.console import log_to, say
 from recsys.base.cores import allowed_cores, threads_taken
 from recsys.distributed.ranks import (
     Ranks,
-    check_shared,
+    check_shared_folders,
     first_decides,
     most_restarts,
     process_group,
@@ -127,7 +127,7 @@ def _train_as_rank(cfg: RunConfig, ranks: Ranks) -> Run:
     with process_group(device_of(t.accelerator), t.threads, ranks, t.timeout_minutes):
         restarts = most_restarts(ranks)
         path, prepared, resumed = first_decides(ranks, begin_on_rank_0)
-        check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
+        check_shared_folders(ranks, {"run_dir": path, "data.prepared": prepared.folder})
         cfg = RunConfig.load(path / CONFIG, ours=True)
         with mirrored(cfg.checkpoint.mirror if ranks.rank == 0 else None, path):
             fit_and_write(cfg, RunFolder(path, resumed, restarts=restarts), prepared, ranks)
@@ -169,7 +169,7 @@ def check_inputs(cfg: RunConfig) -> tuple[RunConfig, SplitFiles | None]:
         The config, with the widths of the tables of the run that it starts from, and its raw files, or None if the
         data names no files.
     """
-    from recsys.data.prepare.check_data import check_files, check_root, names_files
+    from recsys.data.prepare.check_data import check_raw_files, check_root, names_files
 
     say("checking the config")
     check_config(cfg)
@@ -180,7 +180,7 @@ def check_inputs(cfg: RunConfig) -> tuple[RunConfig, SplitFiles | None]:
     check_root(cfg.data)
     if not names_files(cfg.data):
         return cfg, None
-    files = check_files(cfg.data)
+    files = check_raw_files(cfg.data)
     check_vector_widths(cfg)
     return cfg, files
 

@@ -10,9 +10,9 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (83_486, 74_000),
-    "files": (538, 420),
-    "files above 400 lines": (1, 0),
+    "lines": (83_370, 74_000),
+    "files": (531, 420),
+    "files above 400 lines": (0, 0),
     "raises of user errors": (1_086, 800),
     "private functions of one mention, %": (48, 45),
     "comparisons of the name of an encoding, a format or a kind": (14, 15),

@@ -20,7 +20,7 @@ USED = {  # name: the files that may use it
     "_StorageInfo": {"sharding/stored_checkpoint.py"},
     "_feature_table_map": {"sharding/touched_rows.py"},
     "_get_layout": {"sharding/stored_checkpoint.py"},
-    "_inductor": {"export/forms.py"},  # torch documents AOTInductor there
+    "_inductor": {"export/ranking_graph.py"},  # torch documents AOTInductor there
     "_init_from_local_shards_and_global_metadata": {"sharding/tables.py"},
     "_local_cols": {"sharding/touched_rows.py"},
     "_local_rows": {"sharding/touched_rows.py"},

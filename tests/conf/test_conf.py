@@ -15,7 +15,7 @@ from recsys.data.features.resolved_data import feature_spec
 from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.interface.labels import BinaryLabel
 from recsys.job.build import build_model
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.job.run_config import RunConfig
 from recsys.stages.assemble import build_parts
 from recsys.sweep.begin import _config
@@ -40,9 +40,9 @@ def check_pipeline(path: Path, overrides: list[str]) -> None:
 
 def test_a_list_is_a_tuple() -> None:
     """YAML has no tuples, and Adam's betas are one."""
-    check(compose("train", ["+optim.dense.betas=[0.9,0.98]"]))
+    check_job(compose("train", ["+optim.dense.betas=[0.9,0.98]"]))
     with pytest.raises(UserError, match=r"^optim.dense.betas=\[0.9, 'x'\]: "):
-        check(compose("train", ["+optim.dense.betas=[0.9,x]"]))
+        check_job(compose("train", ["+optim.dense.betas=[0.9,x]"]))
 
 
 def test_some_were_found() -> None:
@@ -87,7 +87,7 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
         )
     if command == "train":
         cfg.trainer.devices = 1
-        check(cfg)
+        check_job(cfg)
         with torch.device("meta"):
             run = RunConfig.of(cfg)
             data = run.data

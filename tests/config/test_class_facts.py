@@ -115,9 +115,9 @@ def test_values_that_a_constructor_refuses(target: str, values: dict[str, Any]) 
     cls, weight = getattr(import_module(module), name), torch.zeros(1, requires_grad=True)
     first = torch.optim.SGD([weight]) if "scheduler" in target else [weight]
     given = ("params", "optimizer", "features")
-    signatures.check_source({"_target_": target}, "part", given)
+    signatures.check_against_source({"_target_": target}, "part", given)
     with pytest.raises(UserError) as said:
-        signatures.check_source({"_target_": target, **values}, "part", given)
+        signatures.check_against_source({"_target_": target, **values}, "part", given)
     if target.startswith("torch."):
         with pytest.raises(ValueError, match=f"^{re.escape(str(said.value).removeprefix('part: '))}$"):
             cls(first, **values)

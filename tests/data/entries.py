@@ -10,7 +10,7 @@ import polars as pl
 import torch
 
 from recsys.data.features import parse_rows
-from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.batch_tensors import RowTensors
 from recsys.data.features.blocks import LINE, Block
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.raw import formats, read_sources
@@ -29,16 +29,16 @@ def moved(prepared: Prepared, tmp_path: Path) -> RowTransforms:
     return RowTransforms.load(tmp_path / "elsewhere")
 
 
-def together(tensors: list[BatchTensors]) -> BatchTensors:
+def together(tensors: list[RowTensors]) -> RowTensors:
     names = tensors[0].values
-    return BatchTensors(
+    return RowTensors(
         torch.cat([t.dense for t in tensors]),
         {n: torch.cat([t.values[n] for t in tensors]) for n in names},
         {n: torch.cat([t.lengths[n] for t in tensors]) for n in names},
     )
 
 
-def assert_same(a: BatchTensors, b: BatchTensors) -> None:
+def assert_same(a: RowTensors, b: RowTensors) -> None:
     assert a.dense.dtype == b.dense.dtype == torch.float32
     assert torch.equal(a.dense.view(torch.int32), b.dense.view(torch.int32))
     assert list(a.values) == list(b.values) == list(a.lengths) == list(b.lengths)
@@ -71,20 +71,20 @@ def check_entries(prepared: Prepared, data: DataConfig, pipeline: RowTransforms,
     raw_rows = pipeline._rows
     batch = prepared.fitted.apply(raw_rows.in_context(frame))
     done = pl.concat([pl.read_parquet(f) for s in ("validation", "test") for f in prepared.files(s)])
-    held = BatchTensors.from_frame(done, pipeline.features)
-    assert_same(BatchTensors.from_frame(batch.tail(done.height), pipeline.features), held)
+    held = RowTensors.from_frame(done, pipeline.features)
+    assert_same(RowTensors.from_frame(batch.tail(done.height), pipeline.features), held)
     # the entries of recsys.predict: a data frame as the files have it, and the files
     parsed, bad = raw_rows.parse_frame(raw)
     assert not bad
     assert_same(
-        BatchTensors.from_frame(prepared.fitted.apply(raw_rows.in_context(parsed)), pipeline.features),
-        BatchTensors.from_frame(batch, pipeline.features),
+        RowTensors.from_frame(prepared.fitted.apply(raw_rows.in_context(parsed)), pipeline.features),
+        RowTensors.from_frame(batch, pipeline.features),
     )
     if data.source.format == "split_binary" or data.group is not None:  # rows to predict come in one file
         files = [prepared.folder / "rows.parquet"]
         raw.write_parquet(files[0])
     scored = pl.concat([prepared.fitted.apply(rows) for f in files for rows, _ in file_blocks(raw_rows, f)])
-    assert_same(BatchTensors.from_frame(scored, pipeline.features), BatchTensors.from_frame(batch, pipeline.features))
+    assert_same(RowTensors.from_frame(scored, pipeline.features), RowTensors.from_frame(batch, pipeline.features))
     if data.group is not None:  # a row alone has no earlier rows
         return
     given = raw.tail(rows).to_dicts()
@@ -92,11 +92,11 @@ def check_entries(prepared: Prepared, data: DataConfig, pipeline: RowTransforms,
     mixed = [as_numbers(row) if text and i % 2 else row for i, row in enumerate(given)]
     # a few hundred at once: Python's collector walks over all tensors that are alive
     single = together([together([pipeline(row) for row in mixed[i : i + 250]]) for i in range(0, len(mixed), 250)])
-    assert_same(single, BatchTensors.from_frame(batch.tail(rows), pipeline.features))
+    assert_same(single, RowTensors.from_frame(batch.tail(rows), pipeline.features))
     assert_same(pipeline(given), single)
     columns = {name: [row[name] for row in given] for name in given[0]}
     for arrays in (pipeline.arrays(given), pipeline.arrays_of_columns(columns, rows)):
-        assert_same(BatchTensors.from_arrays(arrays, pipeline.features), single)
+        assert_same(RowTensors.from_arrays(arrays, pipeline.features), single)
     last = min(done.height, rows)
     assert torch.equal(single.dense[-last:], held.dense[-last:])
     for f in pipeline.features.sparse:

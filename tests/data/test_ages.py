@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from raw_rows import frames
 
 from recsys.data.features import GROUP, ResolvedData
-from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.batch_tensors import RowTensors
 from recsys.data.features.blocks import ORDER, PLACE
 from recsys.data.features.group_features import arrange, next_item_queries
 from recsys.data.prepare.check_data import check_data
@@ -161,7 +161,7 @@ def test_online_as_offline(tmp_path: Path, text: bool) -> None:
     parsed, bad = raw_rows.parse_frame(rows)
     assert not bad
     batch = prepared.fitted.apply(raw_rows.in_context(parsed))
-    assert_same(everything, BatchTensors.from_frame(batch, pipeline.features))
+    assert_same(everything, RowTensors.from_frame(batch, pipeline.features))
     by_split = frames(prepared)
     offline = sorted(r for f in by_split.values() for r in f.drop("__label__").rows())
     assert sorted(batch.select(by_split["train"].drop("__label__").columns).rows()) == offline

@@ -10,7 +10,7 @@ from data_configs import small_config
 
 from recsys.base.errors import UserError
 from recsys.data.features import ResolvedData
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
 from recsys.data.raw.derive import steps
@@ -44,10 +44,10 @@ def test_a_column_that_one_file_lacks(tmp_path: Path, format_: str) -> None:
     for n, frame in enumerate((OLD, NEW)):
         WRITERS[format_](frame, tmp_path / f"{n}.log")
     with pytest.raises(UserError, match=r"0.log has no column n; .* name it in data.source.optional_columns"):
-        check_files(config(tmp_path, format_))
+        check_raw_files(config(tmp_path, format_))
     data = config(tmp_path, format_, optional_columns=["n"])
     check_data(data)
-    files = [file for file, _ in check_files(data)]
+    files = [file for file, _ in check_raw_files(data)]
     frames = [block.frame for file in files for block in read_sources.read_blocks(data, file)]
     assert [str(v) if v is not None else None for f in frames for v in f["n"].to_list()] == [None, None, "7"]
     prepared = prepare(data)

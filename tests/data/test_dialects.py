@@ -20,7 +20,7 @@ from test_sources import config, error, read, rows
 from recsys.data.features import ResolvedData, parse_rows
 from recsys.data.features.blocks import LINE
 from recsys.data.features.resolved_data import resolve
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
 from recsys.data.raw.byte_ranges import FileRange
@@ -147,7 +147,7 @@ def parsed(folder: Path, content: bytes, **more: Any) -> pl.DataFrame:
         dense={"a": DenseConfig(fill=-1)},
         sparse={"s": SparseConfig()},
     )
-    check_files(data)
+    check_raw_files(data)
     parts = [parse_rows(data, block) for block in read_sources.read_blocks(data, folder / "f.csv")]
     assert not [bad for _, rows in parts for bad in rows], [bad for _, rows in parts for bad in rows]
     return pl.concat(frame for frame, _ in parts)
@@ -208,7 +208,7 @@ def test_joins_without_columns_bring_all(tmp_path: Path) -> None:
         sparse={"name": SparseConfig()},
     )
     check_data(data)
-    check_files(resolve(data))
+    check_raw_files(resolve(data))
     prepared = prepare(data)
     assert prepared.fitted.data.source.joins[0].columns == {"item": "item", "name": "name", "price": "price"}
     assert prepared.fitted.vocabularies["name"]["value"].to_list() == ["brot", "käse"]

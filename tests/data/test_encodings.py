@@ -13,7 +13,7 @@ from raw_rows import learn, of_yaml, rows
 
 from recsys.data.features import LABEL, Fitted
 from recsys.data.features.blocks import ROW
-from recsys.data.features.dense_columns import fold_of
+from recsys.data.features.training_statistics import fold_of
 from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import SplitConfig
 

@@ -14,9 +14,8 @@ from data_configs import data_config
 from entries import check_entries, check_histories, moved
 
 from recsys.config.compose import compose, conf_dir
-from recsys.data.prepare.check_data import SAMPLES
 from recsys.data.prepare.prepared import prepare
-from recsys.data.samples import clicks
+from recsys.data.samples import SAMPLES, clicks
 from recsys.schema.data_schema import SplitConfig
 
 RealData = Callable[[str], Path]

@@ -12,7 +12,7 @@ from data_configs import small_config
 from recsys.base.errors import UserError
 from recsys.data.features import ResolvedData
 from recsys.data.features.blocks import ELEMENT, LINE
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import arrow_files, formats, nested, read_sources, text
 from recsys.data.raw.raw_format import RawFormat
@@ -67,7 +67,7 @@ def sessions(folder: Path, kind: str) -> ResolvedData:
 
 def exploded(data: ResolvedData) -> list[tuple[Any, ...]]:
     check_data(data)
-    check_files(data)
+    check_raw_files(data)
     names = [data.sparse_columns[n].column or n for n in ("session", "item")] + [data.label.column or ""]
     found = []
     for file in read_sources.find_files(data):
@@ -147,7 +147,7 @@ def test_lists_within_elements_stay_lists(tmp_path: Path) -> None:
             label=LabelConfig("y"),
             sparse={"sku": SparseConfig(), "tags": SparseConfig(column="o.lines.tags", split=" ")},
         )
-        check_files(data)
+        check_raw_files(data)
         [block] = read_sources.read_blocks(data, tmp_path / f"a.{kind}")
         assert block.frame.select("sku", "o.lines.tags", LINE).rows() == [("a", ["x", "z"], 1), ("b", [], 1)]
 

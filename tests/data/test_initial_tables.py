@@ -77,4 +77,4 @@ def test_mistakes(tmp_path: Path) -> None:
         prepare(config(tmp_path, s=SparseConfig(vectors=TableVectorsConfig("w.parquet"))))
     infos = {"t": TableInfo("t", "s", "t.weight", 8, 16, 16, True, lambda x: x)}
     with pytest.raises(UserError, match=r"have 4 numbers, but the model's table has 16; change model\.dim"):
-        sharded_model.check_vectors(infos, {"s": np.zeros((8, 4), np.float32)})
+        sharded_model.check_vector_tables(infos, {"s": np.zeros((8, 4), np.float32)})

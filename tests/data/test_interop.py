@@ -20,7 +20,7 @@ from raw_rows import frames
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features import LABEL, ResolvedData
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.data.prepare.export_nvidia import export
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import fixed_width, text
@@ -290,13 +290,13 @@ def test_mistakes_without_a_file(tmp_path: Path) -> None:
     raw = made.days(tmp_path / "raw", 1, 10)
     np.save(tmp_path / "raw" / "day_0_dense.npy", raw[0][0][:, :12])
     with pytest.raises(UserError, match=r"day_0_dense\.npy: holds 10x12 of float32, not rows of 13"):
-        check_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
+        check_raw_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
     (tmp_path / "raw" / "day_0_dense.npy").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"day_0_dense\.npy: not a NumPy array"):
-        check_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
+        check_raw_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
     (tmp_path / "raw" / "day_0_dense.npy").unlink()
     with pytest.raises(UserError, match=r"day_0_dense\.npy: no such file; it should hold int_1"):
-        check_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
+        check_raw_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
 
 
 def ids(tmp_path: Path, **more: Any) -> DataConfig:

@@ -20,7 +20,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, log_loss, m
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted, ResolvedData
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.reasons import Reasons
 from recsys.evaluation import calibration
@@ -81,7 +81,7 @@ def prepared_log(folder: Path, **more: Any) -> tuple[pl.DataFrame, Prepared]:
     frame.write_csv(folder / "raw" / "f.csv")
     data = config(folder, **more)
     check_data(data)
-    check_files(data)
+    check_raw_files(data)
     return frame, prepare(data)
 
 

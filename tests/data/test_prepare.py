@@ -19,7 +19,7 @@ from recsys.base.errors import UserError
 from recsys.data.features import LABEL
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
-from recsys.data.prepare.check_data import check_files
+from recsys.data.prepare.check_data import check_raw_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import text
 from recsys.data.raw.raw_format import RawFormat
@@ -102,8 +102,8 @@ def test_the_most_frequent_reason_comes_first() -> None:
 def test_files_that_the_config_does_not_fit_stop_it_at_once(tmp_path: Path) -> None:
     write(tmp_path / "raw", bad=tuple(range(150)))
     with pytest.raises(UserError, match=r"150 of the first 200 rows cannot be read: 150 rows: x is not a number"):
-        check_files(config(tmp_path))
-    assert check_files(config(tmp_path, max_bad_rows=1.0))
+        check_raw_files(config(tmp_path))
+    assert check_raw_files(config(tmp_path, max_bad_rows=1.0))
 
 
 def test_nothing_usable(tmp_path: Path) -> None:

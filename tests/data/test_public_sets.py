@@ -10,7 +10,7 @@ from public_rows import OVERRIDES, ROWS, WRITERS
 
 from recsys.config.compose import compose, conf_dir
 from recsys.data.features.label_columns import label_columns
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.prepare.split import SPLITS
 
@@ -96,7 +96,7 @@ def prepared_rows(name: str, folder: Path, raw: Path, *more: str) -> Prepared:
     arguments = [f"data={name}", f"data.root={raw}", f"data.prepared={folder / 'prepared'}", *more]
     data = data_config(compose("preprocess", arguments))
     check_data(data)
-    check_files(data)
+    check_raw_files(data)
     return prepare(data)
 
 

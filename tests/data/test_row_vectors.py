@@ -12,7 +12,7 @@ from test_typed_formats import write_arrow
 
 from recsys.data.features import ResolvedData
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.interface.features import DenseFeature
 from recsys.online.row_transforms import RowTransforms
@@ -64,7 +64,7 @@ def test_vectors_of_every_format(tmp_path: Path, format_: str) -> None:
     write(tmp_path, format_)
     vector = DenseConfig(split=" ") if format_ == "csv" else None
     data = config(tmp_path, {"v": vector}, source=SourceConfig(format=format_))
-    check_files(data)
+    check_raw_files(data)
     prepared = prepare(data)
     features = prepared.fitted.features
     assert features.dense == (DenseFeature("x"), DenseFeature("v", WIDTH)) and features.dense_width == 1 + WIDTH

@@ -47,7 +47,7 @@ def prepared(tmp_path: Path, text: str, ids: str, codes: Any = None) -> Prepared
     source = replace(data.source, files=["f.csv"])
     data = replace(data, root=str(raw), prepared=str(tmp_path / "prepared"), source=source)
     checks.check_data(data)
-    checks.check_files(data)
+    checks.check_raw_files(data)
     return prepare(data)
 
 

@@ -15,7 +15,7 @@ import pytest
 from recsys.base.errors import UserError
 from recsys.data.features import ResolvedData
 from recsys.data.features.blocks import LINE, BadRow
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
 from recsys.data.raw.byte_ranges import FileRange
@@ -41,7 +41,7 @@ def read(folder: Path, content: bytes, name: str = "f.csv", **more: Any) -> tupl
     (folder / name).write_bytes(content)
     data = config(folder, **{"files": [name], **more})
     check_data(data)
-    check_files(data)
+    check_raw_files(data)
     blocks = [b.as_text() if b.as_text else b for b in read_sources.read_blocks(data, folder / name)]
     frame = pl.concat([b.frame for b in blocks]) if blocks else pl.DataFrame()
     return frame, [b for block in blocks for b in block.bad]
@@ -261,7 +261,7 @@ def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
         data, label=LabelConfig(None), dense={}, sparse={"item": SparseConfig(), "tags": SparseConfig(split=" ")}
     )
     check_data(data)
-    check_files(data)
+    check_raw_files(data)
     [block] = read_sources.read_blocks(data, tmp_path / "f.txt")
     read = block.frame.select(pl.col("user") + " " + pl.col("item") + " " + pl.col(LINE).cast(pl.String), "tags").rows()
     tags = {"a": ["1", "two"], "d": None, "x": ["3"]}
@@ -277,7 +277,7 @@ def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
     ):
         (tmp_path / "side.json").write_text(content)
         with pytest.raises(UserError, match=told):
-            check_files(data)
+            check_raw_files(data)
 
 
 def test_lists_cut_anywhere(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from test_sources import config, error
 from recsys.base.errors import UserError
 from recsys.data.features import ResolvedData
 from recsys.data.features.blocks import LINE, TEXT_FORMATS
-from recsys.data.prepare.check_data import check_files
+from recsys.data.prepare.check_data import check_raw_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import read_sources, text
 from recsys.data.raw.formats import FORMATS
@@ -93,7 +93,7 @@ def test_the_same_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.Monke
             write_arrow(frame, raw / "f.arrow", stream=name == "stream")
         format_ = {"stream": "arrow", "jsonl.gz": "jsonl", "structs": "parquet"}.get(name, name)
         data = mine(tmp_path / name, source=SourceConfig(format=format_))
-        check_files(data)
+        check_raw_files(data)
         prepared = prepare(data)
         assert sum(prepared.info["rows"].values()) == ROWS and not prepared.info["bad_rows"]
         results[name] = content(prepared)
@@ -163,7 +163,7 @@ def test_partition_folders_are_columns(tmp_path: Path) -> None:
         split=SplitConfig(by="time", column="day", validation=0.2, test=0.2),
         sparse={"country": SparseConfig(), "day": SparseConfig()},
     )
-    check_files(data)
+    check_raw_files(data)
     prepared = prepare(data)
     assert prepared.fitted.vocabularies["country"]["value"].to_list() == ["côte d'ivoire", ""]
     assert prepared.info["rows"] == {"train": 180, "validation": 60, "test": 60}
@@ -190,4 +190,4 @@ def test_a_partition_that_is_no_folder_below_the_root(tmp_path: Path) -> None:
     flat(log()).write_parquet(tmp_path / "lr=1" / "raw" / "f.parquet")
     data = mine(tmp_path / "lr=1", source=SourceConfig(format="parquet"), sparse={"lr": SparseConfig()})
     with pytest.raises(UserError, match=r"data\.sparse\.lr: f\.parquet has no column lr"):
-        check_files(data)
+        check_raw_files(data)

@@ -47,10 +47,10 @@ class Copy:
         for part in ("recsys", "conf"):
             shutil.copytree(ROOT / part, folder / "src" / part, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def blocks(self, page: str) -> list[str]:
-        """Return the Python of a page."""
+    def blocks(self, page: str, language: str = "python") -> list[str]:
+        """Return the code of a page."""
         text = (ROOT / "docs" / "how_to" / "add" / f"{page}.md").read_text()
-        return re.findall(r"```python\n(.*?)```", text, re.S)
+        return re.findall(rf"```{language}\n(.*?)```", text, re.S)
 
     def change(self, file: str, *changes: tuple[str, str]) -> None:
         """Replace text of a file, each once."""
@@ -127,10 +127,19 @@ def test_a_format(copy: Copy) -> None:
 
 
 @pytest.mark.slow
-def test_a_metric(copy: Copy) -> None:
-    [code] = copy.blocks("metric")
+def test_a_metric_a_column_of_the_report_and_a_logger(copy: Copy) -> None:
+    code, cell, head = copy.blocks("metric")
+    place, heads = "        rows.append([*cells", "    for n in metrics:\n"
+    copy.change(
+        "report/comparison_table.py",
+        (place, f"{textwrap.indent(cell, ' ' * 8)}{place}"),
+        (heads, f"    {head}{heads}"),
+    )
     copy.change("evaluation/metrics.py", ("NUMBERS = (\n", f"NUMBERS = (\n{textwrap.indent(code.rstrip(), '    ')},\n"))
-    overrides = ["data=sample_sales", "data.sample.rows=2000", *FEW, "metrics.predictions=true"]
+    [logger] = copy.blocks("others")
+    (copy.folder / "src" / "own_loggers.py").write_text(logger)
+    (copy.folder / "src" / "conf" / "logger" / "lines.yaml").write_text(*copy.blocks("others", "yaml"))
+    overrides = ["data=sample_sales", "data.sample.rows=2000", *FEW, "metrics.predictions=true", "logger=lines"]
     for run in ("a", "b"):
         copy.run(
             "recsys.train", *overrides, "checkpoint.monitor=validation/within_one", f"run_dir={run}", f"seed={len(run)}"
@@ -139,7 +148,9 @@ def test_a_metric(copy: Copy) -> None:
     test = json.loads((copy.folder / "a" / "metrics.json").read_text())["test"]
     predicted = pl.read_parquet(copy.folder / "a" / "test_predictions.parquet")
     assert test["within_one"] == pytest.approx(((predicted["prediction"] - predicted["label"]).abs() <= 1).mean())
-    assert "within 1" in (copy.folder / "report.html").read_text()
+    assert f'"test/within_one": {test["within_one"]}' in (copy.folder / "a" / "metrics.jsonl").read_text()
+    page = (copy.folder / "report.html").read_text()
+    assert "within 1" in page and "seconds of training" in page
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose_file, load_config
-from recsys.export.artefact.verify import verify
+from recsys.export.artefact.load_artefact import verify
 from recsys.job.build import locate
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.online.predictor import predict_files
 from recsys.online.recommender import recommend_files
 from recsys.stages.lists_for_requests import run_files
@@ -85,9 +85,9 @@ def test_a_mode_that_contradicts_the_metric_is_no_obstacle(home: Path) -> None:
     cfg = load_config(home / "ranking" / "config.yaml")
     cfg.checkpoint.monitor = "validation/logloss"
     assert cfg.checkpoint.mode == "max"
-    check(cfg, trains=False)
+    check_job(cfg, trains=False)
     with pytest.raises(UserError, match=r"checkpoint.mode=max: validation/logloss is better when it is lower"):
-        check(cfg)
+        check_job(cfg)
 
 
 def test_old_keys_and_targets() -> None:

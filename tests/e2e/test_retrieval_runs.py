@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
@@ -101,7 +101,7 @@ model=sasrec data=tiger_beauty loss=likelihood | set loss=likelihood only for mo
 def test_mistakes(line: str, tmp_path: Path) -> None:
     overrides, message = line.split(" | ")
     with pytest.raises(UserError, match=message):
-        check(compose("train", ["data=movielens_1m", *overrides.split(), f"data.root={tmp_path}"]))
+        check_job(compose("train", ["data=movielens_1m", *overrides.split(), f"data.root={tmp_path}"]))
 
 
 COLD = """

@@ -26,9 +26,8 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.export import __main__ as export
 from recsys.export.artefact import Artefact, load
-from recsys.export.artefact.load_artefact import model_of
-from recsys.export.artefact.session import SingleGraph, TableSession, open_session
-from recsys.export.artefact.verify import verify
+from recsys.export.artefact.graph_io import SingleGraph, TableSession, open_session
+from recsys.export.artefact.load_artefact import model_of, verify
 from recsys.export.exported import ExportSource, Form
 from recsys.export.triton import recommend, transforms
 from recsys.export.write_artefact import write_artefact

@@ -34,7 +34,7 @@ from recsys.export.artefact.apply_delta import (
     write_vocabulary,
 )
 from recsys.export.artefact.apply_delta import chain as chain_of
-from recsys.export.artefact.verify import verify
+from recsys.export.artefact.load_artefact import verify
 from recsys.export.write_artefact import write_artefact
 from recsys.export.write_delta import export_delta, write_delta
 from recsys.files import manifest

@@ -13,9 +13,9 @@ from fake_triton import config_of
 from recsys.base.errors import UserError
 from recsys.base.packages import install_command
 from recsys.config.compose import compose, parsed
-from recsys.export.artefact import load, load_artefact, session
-from recsys.export.artefact.session import CPU, CUDA, open_session, providers
-from recsys.export.triton.instance_device import device_of
+from recsys.export.artefact import graph_io, load, load_artefact
+from recsys.export.artefact.graph_io import CPU, CUDA, open_session, providers
+from recsys.export.triton.graph import device_of
 
 INSTALL = install_command("serve-gpu")
 OPTIONS = {"use_tf32": "0", "device_id": "0"}
@@ -29,7 +29,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         offered = [CUDA, CPU] if provider else [CPU]
         monkeypatch.setattr(ort, "get_available_providers", lambda: offered)
         monkeypatch.setattr(ort, "preload_dlls", lambda: None)
-        monkeypatch.setattr(session, "has_gpu", lambda: gpu)
+        monkeypatch.setattr(graph_io, "has_gpu", lambda: gpu)
 
     return have
 
@@ -65,7 +65,7 @@ def test_cuda_without_its_provider_says_what_to_install(machine: Any) -> None:
 def test_this_machine_has_a_gpu_if_torch_finds_one() -> None:
     import torch
 
-    assert session.has_gpu() is torch.cuda.is_available()
+    assert graph_io.has_gpu() is torch.cuda.is_available()
 
 
 def test_a_session_gets_the_providers(artefact: Path, machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_gpu_must_give_the_outputs_of_the_run(artefact: Path, machine: Any, mo
         load(artefact)
 
 
-@pytest.mark.skipif(session.has_gpu(), reason="there is a GPU")
+@pytest.mark.skipif(graph_io.has_gpu(), reason="there is a GPU")
 def test_the_command_ends_in_one_line(artefact: Path) -> None:
     command = [sys.executable, "-m", "recsys.serve", str(artefact), "port=0", "grpc_port=null", "device=cuda"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -19,11 +19,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays
-from recsys.data.features.batch_tensors import BatchTensors
-from recsys.export.artefact.inputs import check_feed, feature_inputs, graph_inputs
-from recsys.export.fused_tables import FusedTable, TablePart, fuse, write_tables
-from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
-from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
+from recsys.data.features.batch_tensors import RowTensors
+from recsys.export.artefact.graph_io import check_feed, feature_inputs, graph_inputs
+from recsys.export.fused_tables import FusedTable, ItemVectors, TablePart, Tables, fuse, replace_lookups, write_tables
+from recsys.export.graphs import example_inputs, to_onnx, trace
+from recsys.export.ranking_graph import RankingGraph
 from recsys.export.retrieval_graph import ITEMS, QueryGraph
 from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.interface.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict
@@ -250,7 +250,7 @@ def ranking_graph(
 
 
 def expected(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> np.ndarray:
-    batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 3)))
+    batch = RowTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 3)))
     with torch.no_grad():
         return predict(model(batch.dense, batch.sparse), LABELS).numpy()
 
@@ -362,7 +362,7 @@ def test_onnx_gives_what_the_graph_gives(name: str, type_: str, tmp_path: Path) 
 
 def queries_of(model: Any, features: FeatureSpec, arrays: Arrays) -> np.ndarray:
     """Queries in training's layout, lists one after another."""
-    batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 0)))
+    batch = RowTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 0)))
     with torch.no_grad():
         made_ = model.make_queries(batch)
         return model.encode(batch, made_, model.items(made_.inputs)).numpy()

@@ -17,8 +17,8 @@ from storage_faults import DAMAGES, copy
 
 import recsys
 from recsys.base.errors import UserError
-from recsys.export.artefact import load, session
-from recsys.export.artefact.verify import verify
+from recsys.export.artefact import graph_io, load
+from recsys.export.artefact.load_artefact import verify
 from recsys.files import manifest
 from recsys.online.servable import Query
 
@@ -200,7 +200,7 @@ def test_tables_outside(
     os.symlink(tmp_path / "secret", copy / "tables" / "link")
     os.symlink(tmp_path, copy / "tables" / "folder")
     with_data_at(copy, location.format(secret=tmp_path / "secret"))
-    monkeypatch.setattr(session, "_bytes_of_tables", lambda _: (1 << 60) * ours)
+    monkeypatch.setattr(graph_io, "_bytes_of_tables", lambda _: (1 << 60) * ours)
     entries = {n: e for n, e in manifest.entries_of(copy).items() if "folder" not in n}
     about = json.loads((copy / "manifest.json").read_text())["artefact"]
     manifest.write(copy, entries, {"artefact": about})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from recsys.data.features.resolved_data import resolve
-from recsys.export.artefact.inputs import raw_inputs
+from recsys.export.artefact.graph_io import raw_inputs
 from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, SparseConfig
 
 

@@ -11,10 +11,9 @@ from model_inputs import random_arrays
 
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays
-from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.batch_tensors import RowTensors
 from recsys.export.artefact.folder import GRAPH
-from recsys.export.artefact.inputs import graph_inputs
-from recsys.export.artefact.session import open_session
+from recsys.export.artefact.graph_io import graph_inputs, open_session
 from recsys.export.trees import COLUMNS, OUTPUTS, write_steps, write_trees
 from recsys.interface.batch import Batch
 from recsys.interface.features import DenseFeature, FeatureSpec, SparseFeature
@@ -60,7 +59,7 @@ class Rows:
         self.labels = np.stack(labels[: len(features.labels)], 1).astype(np.float32)
 
     def __iter__(self) -> Iterator[Batch]:
-        yield BatchTensors.from_arrays(self.arrays, self.features).batch(self.labels)
+        yield RowTensors.from_arrays(self.arrays, self.features).batch(self.labels)
 
 
 def fitted(features: FeatureSpec, library: str, **given: Any) -> GBM:
@@ -71,7 +70,7 @@ def fitted(features: FeatureSpec, library: str, **given: Any) -> GBM:
 
 def predictions(model: GBM, arrays: Arrays) -> np.ndarray:
     features = model.features
-    batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
+    batch = RowTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
     return predict(model(batch.dense, batch.sparse), features.labels).numpy()
 
 

@@ -13,7 +13,7 @@ from small_csv import Commands, write_mine
 from recsys.base.errors import UserError
 from recsys.base.parsing import parse
 from recsys.config.compose import compose
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.schema import command_schemas, data_schema, run_schema
 
 DATA = ["data=mine", "data.root=raw"]
@@ -41,7 +41,7 @@ def test_a_number_that_cannot_be_meant(composed: DictConfig, override: str) -> N
     key, _, value = override.partition("=")
     OmegaConf.update(cfg, key, OmegaConf.create(f"[{value.replace('nan', '.nan').replace('inf', '.inf')}]")[0])
     with pytest.raises(UserError, match=rf"^{key}(\[1\])?="):
-        check(cfg)
+        check_job(cfg)
 
 
 def test_such_a_number_is_one_line_before_anything_is_written(commands: Commands) -> None:

@@ -21,7 +21,7 @@ from recsys.cli import command_line
 from recsys.config.compose import compose, load_config
 from recsys.files import manifest
 from recsys.job.build import bind, locate
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.job.config_of import composed_config
 from recsys.report.runs import read as read_runs
 from recsys.training.evaluate_run import evaluate as evaluate_run
@@ -212,7 +212,7 @@ def test_a_config_that_reads_the_environment(
 def test_no_key_takes_a_function_or_another_kind_of_class(hostile: Path, key: str, node: str) -> None:
     change(hostile, key, NODES[node])
     with pytest.raises(UserError, match=r"_target_=\S+: must be a"):
-        check(load_config(hostile / "config.yaml"))
+        check_job(load_config(hostile / "config.yaml"))
     for wrong in ("torch.nn.Linear", "torch.optim.SGD", "torch.load", "recsys.config.compose.compose"):
         right = {"torch.nn.Linear": "model", "torch.optim.SGD": "optim.dense"}
         if right.get(wrong) != key:
@@ -228,7 +228,7 @@ def test_nothing_is_called_within_a_class_of_the_right_kind(hostile: Path, value
     key = "optim.scheduler" if value is SCHEDULE else "model"
     change(hostile, key, value)
     with pytest.raises(UserError, match=rf"{key}\.\S+: (must be|this parameter takes no object|is not supported)"):
-        check(load_config(hostile / "config.yaml"))
+        check_job(load_config(hostile / "config.yaml"))
     assert not (hostile.parent / "mark").exists()
 
 

@@ -12,7 +12,7 @@ from recsys.base.console import log_to, say
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, load_config, without_secrets
 from recsys.distributed.failures import call, say_error
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.job.run_config import RunConfig
 from recsys.sweep.record import Sweep, Trial, TrialRun, load
 
@@ -76,7 +76,7 @@ def test_a_saved_config_has_none_and_reads_them_from_the_environment(
     masked = load_config(tmp_path / "config.yaml")
     assert (masked.logger.mine.api_key, masked.logger.mine.level, masked.data.root) == ("***", 3, "ftp://***@host/a")
     with pytest.raises(UserError, match=r"data.root: is a secret, .* environment variable RECSYS_SECRET_DATA_ROOT$"):
-        check(masked, trains=False)
+        check_job(masked, trains=False)
     root = config().data.root.replace("host", "other")
     monkeypatch.setenv("RECSYS_SECRET_DATA_ROOT", root)
     monkeypatch.setenv("RECSYS_SECRET_LOGGER_MINE_API_KEY", "another")

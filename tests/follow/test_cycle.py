@@ -21,7 +21,7 @@ from recsys.base.errors import UserError
 from recsys.data.samples.drifting import write_days
 from recsys.export.artefact.apply_delta import is_delta
 from recsys.follow import cycle
-from recsys.follow.__main__ import check_training
+from recsys.follow.__main__ import check_training_settings
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.follow_state import FollowState
@@ -360,7 +360,7 @@ def test_what_the_model_cannot_do_is_said_before_data_is_read(
 ) -> None:
     file = settings_file(tmp_path, logs, **more)
     with pytest.raises(UserError, match=message):
-        check_training(load_settings(file), file)
+        check_training_settings(load_settings(file), file)
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ from recsys.files import manifest
 from recsys.files.atomic import write_json
 from recsys.files.json_text import append_line
 from recsys.files.model_folder import HISTORY, SERVING
-from recsys.follow import mirrors, model_registry
-from recsys.follow.mirrors import mirror_to_mlflow
+from recsys.follow import copy_versions, model_registry
+from recsys.follow.copy_versions import copy_to_mlflow
 from recsys.follow.model_registry import ModelRegistry, registered_names
 from recsys.server.model_versions import Repository
 
@@ -357,14 +357,14 @@ def test_mlflow(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.Mon
     fill(registry, tmp_path, 2)
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(UserError, match="mlflow=x: needs the package mlflow; install it with uv pip install"):
-        mirror_to_mlflow(registry, "x")
+        copy_to_mlflow(registry, "x")
     exceptions = types.SimpleNamespace(MlflowException=ValueError)
     monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(MlflowClient=_Client))
     monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
-    assert mirror_to_mlflow(registry, "x") == 2 and _Client.aliases == {"challenger": "2"}
+    assert copy_to_mlflow(registry, "x") == 2 and _Client.aliases == {"challenger": "2"}
     registry.promote(registry.versions()[1])
     registry.register(artefact(tmp_path, 5))
-    assert mirror_to_mlflow(registry, "x") == 1 and _Client.aliases == {"champion": "2", "challenger": "3"}
+    assert copy_to_mlflow(registry, "x") == 1 and _Client.aliases == {"champion": "2", "challenger": "3"}
 
 
 class _Artifact:
@@ -401,12 +401,12 @@ class _Wandb:
 
 def test_wandb(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert "install it with uv pip install wandb" in str(mirrors.mirror_to_wandb(registry))
+    assert "install it with uv pip install wandb" in str(copy_versions.copy_to_wandb(registry))
     wandb = _Wandb(["us/ads/model-run0", "us/ads/model-run1"])
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     registry.register(artefact(tmp_path, 9))
     assert "no version has a run that was logged to W&B; train with logger=wandb" in str(
-        mirrors.mirror_to_wandb(registry)
+        copy_versions.copy_to_wandb(registry)
     )
     versions = []
     for i in range(3):
@@ -417,9 +417,9 @@ def test_wandb(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.Monk
         versions.append(registry.register(artefact(tmp_path, i), run=run))
         registry.promote(versions[-1]) if i < 2 else None
     wandb.logged_in = False
-    assert "not logged in" in str(mirrors.mirror_to_wandb(registry))
+    assert "not logged in" in str(copy_versions.copy_to_wandb(registry))
     wandb.logged_in = True
-    line = str(mirrors.mirror_to_wandb(registry))
+    line = str(copy_versions.copy_to_wandb(registry))
     assert line.startswith("W&B: the aliases of 2 artifacts have changed; us/ads/model-run2 of version ")
     assert "not found; upload offline runs with wandb sync" in line and "\n" not in line
     saved = {name: a.saved for name, a in wandb.artifacts.items()}
@@ -431,9 +431,9 @@ def test_wandb(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.Monk
     wandb.artifacts["us/ads/model-run2"] = _Artifact()
     registry.canary(versions[2], 0.1)
     registry.promote(versions[2])
-    assert mirrors.mirror_to_wandb(registry) == "W&B: the aliases of 3 artifacts have changed"
+    assert copy_versions.copy_to_wandb(registry) == "W&B: the aliases of 3 artifacts have changed"
     assert [a.saved[2:] for a in wandb.artifacts.values()] == [[], ["previous"], ["champion"]]
-    assert mirrors.mirror_to_wandb(registry) is None
+    assert copy_versions.copy_to_wandb(registry) is None
 
 
 @pytest.mark.parametrize("change", ["promote", "canary", "rollback"])

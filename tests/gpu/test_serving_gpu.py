@@ -9,7 +9,7 @@ import torch
 from recsys.config.compose import compose, parsed
 from recsys.export import __main__ as export
 from recsys.export.artefact import load
-from recsys.export.artefact.session import CUDA, providers
+from recsys.export.artefact.graph_io import CUDA, providers
 from recsys.training.run import train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]

@@ -24,10 +24,10 @@ from served import Served
 
 import recsys
 from recsys.data.features.arrays import Arrays, dense_slices, single_valued
-from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.batch_tensors import RowTensors
 from recsys.data.features.blocks import LINE
 from recsys.export.artefact import load
-from recsys.export.artefact.session import SingleGraph
+from recsys.export.artefact.graph_io import SingleGraph
 from recsys.export.graphs import ML, ML_OPSET, OPSET
 from recsys.export.single_graph import Transforms
 from recsys.export.triton import transforms
@@ -87,7 +87,7 @@ class Model:
 
     def probabilities(self, arrays: Arrays) -> np.ndarray:
         """What the run predicts for features, in one batch."""
-        batch = BatchTensors.from_arrays(arrays, self.predictor.fitted.features).batch()
+        batch = RowTensors.from_arrays(arrays, self.predictor.fitted.features).batch()
         with torch.no_grad():
             return predict(self.predictor.module.dmp(batch)[1], self.predictor.labels).numpy()[:, 0]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from recsys.data.prepare.check_data import SAMPLES
+from recsys.data.samples import SAMPLES
 
 MAX_ROWS = 100_000  # larger ones are few, and take space
 

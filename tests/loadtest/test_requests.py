@@ -15,7 +15,7 @@ from recsys.base.errors import UserError
 from recsys.loadtest.encode_tensors import (
     InputSpec,
     check_batch_sizes,
-    check_inputs,
+    check_rows,
     make_tensors,
     missing_numbers,
     read_rows,
@@ -155,7 +155,7 @@ def test_inputs_that_do_not_fit() -> None:
         (InputSpec("a", "FP32", (3, 2)), "input a of the model m: the shape [3, 2] has no rows"),
     ):
         with pytest.raises(UserError) as caught:
-            check_inputs([spec], [{"texts": 1, "a": 1}], "m")
+            check_rows([spec], [{"texts": 1, "a": 1}], "m")
         assert str(caught.value) == message
     with pytest.raises(UserError, match=r"input a of the model m has the shape \[1\], which is one row; use batch_"):
         check_batch_sizes([InputSpec("a", "FP32", (1,))], [1, 8], "m")

@@ -256,8 +256,8 @@ def test_columns_of_multi_valued_features_and_of_large_tables() -> None:
 def test_a_check_of_a_config_imports_no_library_of_trees() -> None:
     program = """
 import sys, torch, recsys
-from recsys.job.check_built import check
-check(recsys.compose("train", ["model=gbm", "data=criteo"]))
+from recsys.job.check_built import check_job
+check_job(recsys.compose("train", ["model=gbm", "data=criteo"]))
 print([m for m in ("lightgbm", "sklearn", "pandas") if m in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.config.compose import compose, conf_dir
-from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.batch_tensors import RowTensors
 from recsys.data.features.resolved_data import feature_spec
 from recsys.distributed.ranks import process_group
 from recsys.interface.batch import Batch, Interactions
@@ -60,7 +60,7 @@ def config(name: str) -> RunConfig:
 
 def random_batch(features: FeatureSpec, grouped: bool) -> Batch:
     """A batch as the loader's: the numbers of values of each feature are known on the CPU."""
-    tensors = BatchTensors.from_arrays(random_arrays(features, ROWS, longest=9), features)
+    tensors = RowTensors.from_arrays(random_arrays(features, ROWS, longest=9), features)
     batch = tensors.batch(np.random.default_rng(0).integers(0, 2, (ROWS, max(1, len(features.labels)))))
     batch.sparse = KeyedJaggedTensor(
         list(tensors.values),
@@ -77,7 +77,7 @@ def random_candidates(features: FeatureSpec) -> Candidates:
     popularity = torch.rand(IDS) + 0.1
     if features.items is None:
         return Candidates(popularity)
-    items = BatchTensors.from_arrays(random_arrays(features.items, IDS), features.items)
+    items = RowTensors.from_arrays(random_arrays(features.items, IDS), features.items)
     offsets = {n: torch.cat([torch.zeros(1, dtype=torch.long), x.long().cumsum(0)]) for n, x in items.lengths.items()}
     return Candidates(popularity, items.dense, items.values, offsets)
 

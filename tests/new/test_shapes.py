@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.data.prepare.check_data import check_data, check_files
+from recsys.data.prepare.check_data import check_data, check_raw_files
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
 from recsys.new.write_config import document, new_data
@@ -45,7 +45,7 @@ def test_files_are_understood(shape: Shape, raw: Path) -> None:
     text = document(proposal, "mine")
     written, data = OmegaConf.create(text), data_from(text)
     check_data(data)
-    check_files(data)
+    check_raw_files(data)
     for word in shlex.split(shape.expected):
         key, _, value = word.partition("=")
         assert shown(written, key) == value or (value == "present" and shown(written, key) != "absent"), key

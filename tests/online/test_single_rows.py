@@ -23,7 +23,7 @@ from raw_rows import of_yaml
 
 from recsys.base.errors import UserError
 from recsys.data.features import parse_rows
-from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.batch_tensors import RowTensors
 from recsys.data.features.blocks import LINE
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
@@ -237,7 +237,7 @@ def test_any_text_is_as_in_a_file(csv: RowTransforms, tmp_path: Path, rows: list
     wrong = {b.line - 2: b.reason for b in bad}
     asked = [row | {"clock": 24010103} for row in rows]
     good = [row for i, row in enumerate(asked) if i not in wrong]
-    expected = BatchTensors.from_frame(csv.fitted.apply(frame), csv.features)
+    expected = RowTensors.from_frame(csv.fitted.apply(frame), csv.features)
     assert_same(csv(good), expected)
     if good:
         assert_same(together([csv(row) for row in good]), expected)

@@ -17,13 +17,13 @@ from recsys.base.errors import UserError
 from recsys.base.packages import EXTRAS, check_extra, install_command
 from recsys.config.compose import compose
 from recsys.export.__main__ import write
-from recsys.index.build_index import check_server
+from recsys.index.build_index import check_index_server
 from recsys.job.check_config import check_config
 from recsys.schema.command_schemas import ServeConfig
-from recsys.server.supervisor import check_settings
+from recsys.server.supervisor import check_serve_settings
 from recsys.store.stores import open_store
 from recsys.store.streams import open_stream
-from recsys.sweep.begin import check_settings as check_sweep
+from recsys.sweep.begin import check_sweep_settings
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -117,14 +117,14 @@ def test_a_training_names_the_extra_early(extra: str, module: str, given: str, s
 def test_other_commands_name_the_extra(lacking: object, tmp_path: Path) -> None:
     sweep = compose("train", ["sweep.launcher=slurm"]).sweep
     calls = [
-        ("slurm", "submitit", lambda: check_sweep(sweep)),
+        ("slurm", "submitit", lambda: check_sweep_settings(sweep)),
         ("export", "onnxscript", lambda: write(compose("export", ["run=x", "output=y"]))),
-        ("serve", "uvloop", lambda: check_settings(ServeConfig(models=str(tmp_path)))),
+        ("serve", "uvloop", lambda: check_serve_settings(ServeConfig(models=str(tmp_path)))),
         ("redis", "redis", lambda: open_store("redis://h:1/0", write=False)),
         ("kafka", "confluent_kafka", lambda: open_stream("kafka://h:1/t", lambda _: None).__enter__()),
-        ("index", "faiss", lambda: check_server("hnsw", None)),
-        ("index", "usearch", lambda: check_server("usearch", None)),
-        ("milvus", "pymilvus", lambda: check_server("milvus", "http://h:1")),
+        ("index", "faiss", lambda: check_index_server("hnsw", None)),
+        ("index", "usearch", lambda: check_index_server("usearch", None)),
+        ("milvus", "pymilvus", lambda: check_index_server("milvus", "http://h:1")),
     ]
     for extra, module, call in calls:
         lacking(module)  # type: ignore[operator]

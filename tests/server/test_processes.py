@@ -29,7 +29,7 @@ from recsys.files.atomic import write_json
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server import server_worker
 from recsys.server.request_error import RequestError
-from recsys.server.supervisor import check_settings, hold_port
+from recsys.server.supervisor import check_serve_settings, hold_port
 
 
 def test_workers_share_ports_and_are_restarted_reloaded_and_drained(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_mistakes_in_settings(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cert.pem").write_text("no certificate")
     with pytest.raises(UserError, match=f"^{key}"):
-        check_settings(ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")), **settings))
+        check_serve_settings(ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")), **settings))
 
 
 def test_ports() -> None:

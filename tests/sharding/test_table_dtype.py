@@ -15,7 +15,7 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features.resolved_data import feature_spec
 from recsys.distributed.ranks import ensure_process_group
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.job.run_config import RunConfig
 from recsys.plan import plan
 from recsys.sharding.optimizers import sparse_optimizer
@@ -107,7 +107,7 @@ def test_two_processes(tmp_path: Path, sharding: str) -> None:
 )
 def test_what_does_not_exist_is_refused(given: str, why: str) -> None:
     with pytest.raises(UserError) as error:
-        check(compose("train", [*RUN, *f"sharding.{given}".split()]))
+        check_job(compose("train", [*RUN, *f"sharding.{given}".split()]))
     assert str(error.value).startswith(f"sharding.table_dtype={why}") and "\n" not in str(error.value)
 
 

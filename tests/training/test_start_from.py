@@ -14,7 +14,7 @@ from raw_rows import of_yaml
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features import Fitted
-from recsys.data.features.grow import check_growth, check_labels
+from recsys.data.features.grow import check_growth, check_same_labels
 from recsys.export.artefact import load
 from recsys.export.exported import ExportSource, Form
 from recsys.export.write_artefact import write_artefact
@@ -180,7 +180,7 @@ def test_labels_are_those_of_the_run(before: str, now: str, key: str) -> None:
     old, new = (of_yaml(f"{text}\nsparse: {{u: {{column: k}}}}") for text in (before, now))
 
     def check(data: Any) -> None:
-        check_labels(Fitted(old, {}), data)
+        check_same_labels(Fitted(old, {}), data)
         check_growth(Fitted(old, {}), data)
 
     check(old)

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from recsys.base.console import results
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.job.check_built import check
+from recsys.job.check_built import check_job
 from recsys.online.predictor import Predictor
 from recsys.training.callbacks import StopEarly
 from recsys.training.combined_optimizer import split_parameters
@@ -338,18 +338,18 @@ def test_debug(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_mistakes(override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check(compose("train", override.split()))
+        check_job(compose("train", override.split()))
 
 
 def test_validations_between_steps() -> None:
     with pytest.raises(UserError, match=r"validate_every_n_steps=5: must be a multiple of trainer\.accumulate=2"):
-        check(compose("train", ["trainer.accumulate=2", "trainer.validate_every_n_steps=5"]))
+        check_job(compose("train", ["trainer.accumulate=2", "trainer.validate_every_n_steps=5"]))
 
 
 def test_a_schedule_that_cannot_be() -> None:
     wrong = ["schedule=polynomial", "optim.scheduler.warmup_steps=5", "optim.scheduler.decay_start_step=1"]
     with pytest.raises(UserError, match=r"optim\.scheduler: decay_start_step=1: must be at least warmup_steps=5"):
-        check(compose("train", wrong))
+        check_job(compose("train", wrong))
 
 
 @pytest.mark.slow  # test_a_resumed_run_is_the_whole_one stays
@@ -370,7 +370,7 @@ def test_stopped_in_mid_epoch_it_goes_on_there(home: Path, tmp_path: Path, steps
 
 
 def test_a_schedule_is_told_how_long_training_is() -> None:
-    check(compose("train", ["optim.scheduler={_target_: torch.optim.lr_scheduler.OneCycleLR, max_lr: 0.1}"]))
+    check_job(compose("train", ["optim.scheduler={_target_: torch.optim.lr_scheduler.OneCycleLR, max_lr: 0.1}"]))
 
 
 def test_a_command_whose_outputs_are_closed(tmp_path: Path) -> None:

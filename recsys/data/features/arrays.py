@@ -81,6 +81,28 @@ class Arrays:
             values[name] = self.values[name][places_of_ranges(starts[rows], lengths[name])]
         return Arrays(self.dense[rows], self.ids[rows], values, lengths)
 
+    def shuffled(self, features: FeatureSpec, names: Sequence[str], draws: np.random.Generator) -> tuple[Arrays, float]:
+        """Return the rows with the features `names` of other rows, and the share of rows that could get them."""
+        lists = [self.lengths[n] for n in names if n in self.lengths]
+        order, places = draws.permutation(self.rows), np.arange(self.rows)
+        share = 1.0
+        if lists:  # among the rows whose lists are as long
+            _, kind, count = np.unique(np.stack(lists, 1), axis=0, return_inverse=True, return_counts=True)
+            kind = kind.reshape(-1)
+            order = order[np.argsort(kind[order], kind="stable")]
+            places, share = np.argsort(kind, kind="stable"), float((count[kind] > 1).mean())
+        source = np.empty(self.rows, np.int64)
+        source[places] = order
+        other, slices, singles = self.take(source), dense_slices(features), single_valued(features)
+        dense, ids = self.dense.copy(), self.ids.copy()
+        for name in names:
+            if name in slices:
+                dense[:, slices[name]] = other.dense[:, slices[name]]
+            elif name in singles:
+                ids[:, singles.index(name)] = other.ids[:, singles.index(name)]
+        values = {n: (other if n in names else self).values[n] for n in self.values}
+        return Arrays(dense, ids, values, self.lengths), share
+
     @property
     def rows(self) -> int:
         return self.dense.shape[0]

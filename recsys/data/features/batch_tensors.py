@@ -1,4 +1,7 @@
-"""Turn `Arrays` into tensors. torchrec is imported only by the functions that return its types."""
+"""Make one Batch of rows in memory, and arrays of a Batch; the loader makes its own in loader/chunk_layout.
+
+torchrec is imported only by the functions that return its types.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BatchTensors:
-    """The features of B rows.
+class RowTensors:
+    """The features of B rows in memory, which `batch` makes one Batch.
 
     dense: (B, D) float32, columns in the order of the FeatureSpec
     values: (N,) int32 for each sparse feature, the ids of all rows; N = B if it is single-valued
@@ -39,7 +42,7 @@ class BatchTensors:
     @classmethod
     def from_frame(
         cls, frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None
-    ) -> BatchTensors:
+    ) -> RowTensors:
         """Convert all rows of a frame.
 
         Args:
@@ -49,7 +52,7 @@ class BatchTensors:
         return cls.from_arrays(Arrays.from_frame(frame, features, vectors), features)
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, features: FeatureSpec) -> BatchTensors:
+    def from_arrays(cls, arrays: Arrays, features: FeatureSpec) -> RowTensors:
         """Return tensors of the same values. They share the memory of dense and multi-valued features."""
         singles = dict(zip(single_valued(features), np.ascontiguousarray(arrays.ids.T), strict=True))
         one = torch.ones(arrays.rows, dtype=torch.int32)
@@ -100,7 +103,7 @@ def candidates_of(fitted: Fitted) -> Candidates:
     if fitted.items is None:
         return Candidates(torch.from_numpy(popularity))
     own = fitted.items.fitted
-    items = BatchTensors.from_frame(fitted.items.rows, own.features, own.matrices)
+    items = RowTensors.from_frame(fitted.items.rows, own.features, own.matrices)
     offsets = {n: torch.cat([torch.zeros(1, dtype=torch.int64), x.long().cumsum(0)]) for n, x in items.lengths.items()}
     return Candidates(torch.from_numpy(popularity), items.dense, items.values, offsets)
 
@@ -111,4 +114,4 @@ def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, n
     labels = np.zeros((frame.height, len(columns)), np.float32)
     if columns and columns[0] in frame.columns:
         labels = frame.select(columns).to_numpy()
-    return BatchTensors.from_frame(frame, features, vectors).batch(labels)
+    return RowTensors.from_frame(frame, features, vectors).batch(labels)

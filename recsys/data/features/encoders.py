@@ -14,7 +14,7 @@ from recsys.data.features.row_sources import LOOK_BACK_KEYS, Cross, FeatureEntry
 from recsys.data.features.training_statistics import Counts, ValueSample
 from recsys.data.features.value_index import bucket_ids
 from recsys.data.features.value_types import Moment, Number, RowNumber, Text, ValueType
-from recsys.data.features.vectors import check_vectors
+from recsys.data.features.vectors import check_vectors_config
 from recsys.interface.features import Pooling
 from recsys.schema.data_schema import SparseConfig, TableVectorsConfig
 
@@ -326,7 +326,7 @@ class SparseColumn:
             if not encoder.pretrained:
                 why = "because hashed values share rows of the table"
                 raise UserError(f"{key}.vectors: needs encode=vocabulary or id, {why}")
-            check_vectors(c.vectors, f"{key}.vectors")
+            check_vectors_config(c.vectors, f"{key}.vectors")
         return cls(
             key,
             source,

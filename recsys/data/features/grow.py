@@ -19,13 +19,14 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.data.features.dense_columns import DenseColumn, Labels, LookedUpVector
+from recsys.data.features.dense_columns import DenseColumn, LookedUpVector
 from recsys.data.features.encoders import EVICT, SparseColumn, Vocabulary
 from recsys.data.features.fit import StatisticsPass, Training, merge_statistics, vocabulary_tables
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.label_columns import fit_weight, with_shares
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_contents import targets
+from recsys.data.features.training_statistics import Labels
 from recsys.data.features.value_index import shares
 from recsys.interface.features import OUT_OF_VOCABULARY
 from recsys.schema.data_schema import ItemsConfig
@@ -33,7 +34,7 @@ from recsys.schema.data_schema import ItemsConfig
 WAITING_TRAININGS = 10  # after which a value that has no row and does not come again is forgotten
 
 
-def check_labels(old: Fitted, data: ResolvedData) -> None:
+def check_same_labels(old: Fitted, data: ResolvedData) -> None:
     """Raise UserError if the labels of `data` mean something else than those that a run predicts."""
     before, now = old.data.label_kinds, data.label_kinds
     if [*before] != [*now]:

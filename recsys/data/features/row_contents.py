@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import polars as pl
 
-from recsys.data.features.dense_columns import Target
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.steps import Target
 from recsys.data.features.value_index import mix
 from recsys.data.features.value_types import Vector
 

@@ -10,7 +10,7 @@ transform from YAML:
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
@@ -19,13 +19,21 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.base.ranges import FLOAT32_MAX
-from recsys.data.features.training_statistics import Moments, Statistic, ValueSample
-from recsys.data.features.value_types import Number, ValueType
+from recsys.data.features.blocks import ROW
+from recsys.data.features.training_statistics import Counts, Labels, Moments, Statistic, ValueSample, fold_of
+from recsys.data.features.value_types import Number, Text, Time, ValueType
 
 Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
 Columns = Mapping[str, np.ndarray]  # the numbers of F features with the same transform: name -> (F, 1) float64
 POLARS_FROM = 1000  # numbers; a call of polars costs about 0.1 ms, and above it is faster than a loop in Python
 MAX_BINS = 1000
+# the number of hours, weekdays and months, and an expression that numbers them from 0
+PARTS: dict[str, tuple[int, Callable[[pl.Expr], pl.Expr]]] = {
+    "hour": (24, lambda t: t.dt.hour()),
+    "day_of_week": (7, lambda t: t.dt.weekday() - 1),
+    "month": (12, lambda t: t.dt.month() - 1),
+}
+WAVES = ("sin", "cos")
 TRANSFORMS: dict[str, type["Transform"]] = {}
 
 
@@ -247,6 +255,93 @@ class FillMedian(FillMean):
 
     def fit(self, seen: ValueSample) -> Params:
         return {"value": seen.quantiles([0.5])[0]}
+
+
+class Count(Transform, name="count"):
+    """ln(1 + count of the value in the training split); 0 for unseen values. A missing value counts as a value."""
+
+    value_type = Text()
+    learns = Counts
+
+    def fit(self, seen: pl.DataFrame) -> Params:
+        log = pl.col("count").cast(pl.Float64).log1p().alias("encoded")
+        return {"table": seen.select("value", log)}
+
+    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        return pl.lit(pl.Series([0.0]).append(p["table"]["encoded"])).gather(x)
+
+
+@dataclass(frozen=True)
+class Target(Transform, name="target"):
+    """The (weighted) mean label of the value in the training split, smoothed by `smoothing` rows of the overall mean.
+
+    A training row gets its value's mean over all other folds, so that its own label does not leak into its input.
+    A row's fold is a hash of its place. Rows outside the training split get the mean over all folds. Unseen values get
+    the overall mean, which is the same number in training and later. A training that goes on from another one keeps the
+    means, unless it has some of the rows again: then they are fitted to its own rows alone.
+    """
+
+    smoothing: float = 20.0
+    folds: int = 5
+
+    value_type = Text()
+
+    def __post_init__(self) -> None:
+        if not self.smoothing >= 0 or self.smoothing == float("inf"):
+            raise ValueError("smoothing must be a finite number of at least 0")
+        if not isinstance(self.folds, int) or not 2 <= self.folds <= 100:
+            raise ValueError("folds must be 2 to 100")
+
+    def statistic(self) -> Statistic:
+        return Labels(self.folds)
+
+    def fit(self, seen: pl.DataFrame) -> Params:
+        """Return the overall mean and a table: each value's mean over all folds (`all`) and all but one (`but_0`)."""
+        total = float(seen["weight"].sum()) or 1.0
+        prior, of_one = float(seen["sum"].sum()) / total, total / float(seen["count"].sum())  # the weight of a row
+        seen = seen.with_columns(pl.col("sum", "weight") / of_one)
+        whole = pl.col("sum").sum(), pl.col("weight").sum()
+        columns = [self._mean(*whole, prior).alias("all")]
+        for fold in range(self.folds):
+            own = pl.col("fold") == fold
+            less = [w - pl.col(c).filter(own).sum() for w, c in zip(whole, ("sum", "weight"), strict=True)]
+            columns.append(self._mean(less[0], less[1], prior).alias(f"but_{fold}"))
+        return {"prior": prior, "table": seen.group_by("value", maintain_order=True).agg(columns)}
+
+    def _mean(self, total: pl.Expr, rows: pl.Expr, prior: float) -> pl.Expr:
+        mean = (total + self.smoothing * prior) / (rows.cast(pl.Float64) + self.smoothing)
+        return pl.when(rows + self.smoothing > 1e-9).then(mean).otherwise(prior)  # 0 / 0 without smoothing
+
+    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        means = np.vstack([np.full(1 + self.folds, p["prior"]), p["table"].drop("value").to_numpy()])
+
+        def pick(rows: pl.Series) -> pl.Series:
+            at, place = rows.struct.field("index"), rows.struct.field("row")
+            column = np.where(place.is_null(), 0, 1 + fold_of(place.fill_null(0).to_numpy(), self.folds))
+            return pl.Series(means[at.to_numpy(), column])
+
+        both: Any = pl.struct(x.alias("index"), pl.col(ROW).alias("row"))
+        return both.map_batches(pick, return_dtype=pl.Float64, is_elementwise=True)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Cyclic(Transform, name="cyclic"):
+    """The sine or cosine of a part's angle on its circle; 0, the centre of the circle, if the time is missing."""
+
+    part: str
+    wave: str
+
+    value_type = Time()
+
+    def __post_init__(self) -> None:
+        for given, valid in ((self.part, PARTS), (self.wave, WAVES)):
+            if given not in valid:
+                raise ValueError(f"{given!r} is not valid{did_you_mean(str(given), valid)}")
+
+    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        size, number = PARTS[self.part]
+        angle = number(x).cast(pl.Float64) * (2 * math.pi / size)
+        return (angle.sin() if self.wave == "sin" else angle.cos()).fill_null(0.0)
 
 
 FILLS: dict[str, Transform] = {"mean": FillMean(), "median": FillMedian()}

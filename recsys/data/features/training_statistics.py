@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from recsys.data.features.blocks import ROW
+from recsys.data.features.blocks import LABEL, ROW, WEIGHT
 from recsys.data.features.value_index import mix
 
 SAMPLE_ROWS = 1 << 20  # a sample takes 16 bytes a row, and a quarter more while it is collected
@@ -134,3 +134,31 @@ class Counts:
             [values.gather(at // folds).alias("value"), pl.Series("fold", at % folds, dtype=pl.Int64)]
             + [pl.Series(name, sums[at]) for name, sums in ({"count": count} | self._sums).items()]
         )
+
+
+class Labels(Counts):
+    """Count rows that have the (first) label, and sum weights and labels, by value and by the training row's fold."""
+
+    keys = ("value", "fold")
+
+    def __init__(self, folds: int) -> None:
+        super().__init__()
+        self._folds = folds
+
+    def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
+        index = values.to_numpy().astype(np.int64) * self._folds + fold_of(frame[ROW].to_numpy(), self._folds)
+        label = frame[LABEL].to_numpy().astype(np.float64)
+        known = ~np.isnan(label)  # one of several labels may be missing
+        weight = frame[WEIGHT].to_numpy().astype(np.float64) if WEIGHT in frame.columns else np.ones(len(label))
+        self._sum("count", index[known], None)
+        self._sum("weight", index[known], weight[known])
+        self._sum("sum", index[known], (weight * label)[known])
+
+    def table(self, values: pl.Series) -> pl.DataFrame:
+        """Return the columns value, fold, count, weight, sum."""
+        return self._rows(values, self._folds)
+
+
+def fold_of(rows: np.ndarray, folds: int) -> np.ndarray:
+    """Return the fold of each row, from 0, by a hash of its row number: (rows,) -> (rows,)."""
+    return (mix(rows.astype(np.uint64)) % np.uint64(folds)).astype(np.int64)

@@ -34,7 +34,7 @@ def parse_way(entry: object) -> Way:
     return name, count
 
 
-def check_vectors(vectors: VectorsConfig, where: str) -> None:
+def check_vectors_config(vectors: VectorsConfig, where: str) -> None:
     """Check the config of a file of vectors. Raises UserError if it has a mistake."""
     for way in vectors.normalise:
         try:

@@ -30,7 +30,7 @@ from torchrec.streamable import Pipelineable
 
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
-from recsys.data.loader.batch_layout import BatchColumns, ChunkLayout, LaidOutChunk
+from recsys.data.loader.chunk_layout import BatchColumns, ChunkLayout, LaidOutChunk
 from recsys.data.loader.device_copies import copied_ahead, pinned_ahead, with_upcoming
 from recsys.data.loader.lanes import lane_batches, parts_of
 from recsys.data.loader.row_groups import RowGroup, RowGroups, row_groups, segments

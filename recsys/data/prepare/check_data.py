@@ -13,7 +13,7 @@ from recsys.data.features.label_kinds import ClassLabelColumn
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_contents import targets
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Age, Column
-from recsys.data.features.vectors import check_vectors
+from recsys.data.features.vectors import check_vectors_config
 from recsys.data.prepare.bad_rows import MAX_BAD, check_first_rows
 from recsys.data.prepare.check_source import check_source
 from recsys.data.prepare.item_table import check_items_table
@@ -23,22 +23,12 @@ from recsys.data.raw.databases import TABLES
 from recsys.data.raw.raw_files import check_remote, is_remote
 from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import check_vector_files, vector_files
-from recsys.data.samples import clicks, drifting, graded_queries, interactions, positions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins
 from recsys.files.user_files import check_name, name_problem, shown_name
 from recsys.schema.data_schema import DataConfig, SequenceConfig
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, TIMES, SPLIT, IN_SPLIT, PLACE, CONTENTS, ROW, LINE, ELEMENT)
-SAMPLES = {
-    "clicks": clicks.write_sample,
-    "sequences": sequences.write_sample,
-    "interactions": interactions.write_sample,
-    "drifting": drifting.write_sample,
-    "sales": sales.write_sample,
-    "queries": graded_queries.write_sample,
-    "positions": positions.write_sample,
-}
 
 
 def check_data(data: DataConfig) -> None:
@@ -84,7 +74,7 @@ def check_data(data: DataConfig) -> None:
     check_split(data.split)
 
 
-def check_installed(data: DataConfig) -> None:
+def check_reader_installed(data: DataConfig) -> None:
     """Raise UserError if the package that reads the raw data is not installed."""
     if data.root is not None:
         check_remote(data.root, "data.root")
@@ -100,7 +90,7 @@ def _check_semantic_ids(data: ResolvedData) -> None:
     if c.vectors is not None and c.codes is not None:
         raise UserError(f"{key}: names vectors and codes; remove one of them")
     if c.vectors is not None:
-        check_vectors(c.vectors, f"{key}.vectors")
+        check_vectors_config(c.vectors, f"{key}.vectors")
     if data.item_feature is None and not c.column:
         raise UserError(f"{key}.column: missing; name the raw column that holds the items")
     if data.item_feature is not None and c.column:
@@ -271,7 +261,7 @@ def names_files(data: DataConfig) -> bool:
     return data.root is not None and data.source.format not in TABLES
 
 
-def check_files(data: ResolvedData) -> SplitFiles:
+def check_raw_files(data: ResolvedData) -> SplitFiles:
     """Check all files that the config names.
 
     Return the raw files in reading order, each with its split if data.split.by=files, else None.

@@ -18,7 +18,7 @@ from recsys.data.features.find_types import Types, find_types
 from recsys.data.features.fit import PartialStatistics, StatisticsPass, fit
 from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
 from recsys.data.features.group_features import REPEATED, TRAIN
-from recsys.data.features.grow import check_growth, check_labels, grow, reweighted
+from recsys.data.features.grow import check_growth, check_same_labels, grow, reweighted
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.bad_rows import BadRows, TimeUnits
 from recsys.data.prepare.chunks import Chunk, ParsedChunk, is_chunk, read_chunk
@@ -82,7 +82,7 @@ class Build:
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
         target = self.target.with_name(f"{self.data.name}-{digest}")
         fitted = Fitted.load(folder)
-        check_labels(fitted, self.data)
+        check_same_labels(fitted, self.data)
         if grows:
             check_growth(fitted, self.data)
         return replace(self, target=target, folder=building_of(target), fitted=fitted, grows=grows)

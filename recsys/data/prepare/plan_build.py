@@ -21,7 +21,7 @@ from recsys.base.console import bar
 from recsys.base.errors import UserError
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_contents import targets
-from recsys.data.prepare.check_data import SAMPLES, SplitFiles, check_files, check_root
+from recsys.data.prepare.check_data import SplitFiles, check_raw_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, label_spec, read_spec, source_spec
 from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.item_table import items_join, items_vectors
@@ -32,6 +32,7 @@ from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_files import combine, digests, partitions
 from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import vector_files
+from recsys.data.samples import SAMPLES
 from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place, remove_folder, whole_folder
@@ -65,7 +66,7 @@ class Inputs:
     def find(cls, data: ResolvedData, files: SplitFiles | None) -> "Inputs":
         """Find the files of a config. Raises UserError if one is missing. files: the raw files, if they are known"""
         home = Path(data.prepared)
-        files = files or check_files(data)
+        files = files or check_raw_files(data)
         codes = semantic_ids_folder(data, home)
         data = completed(joined(data, codes), files[0][0])
         joins = [*data.source.joins, *filter(None, [items_join(data)])]
@@ -110,7 +111,7 @@ def _digests(data: ResolvedData, files: SplitFiles, more: Sequence[Path]) -> dic
 def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None) -> Build:
     """Find the raw files and their digests, and return the build that prepares them.
 
-    files: the raw files, if `check_files` has already checked them
+    files: the raw files, if `check_raw_files` has already checked them
 
     Raises UserError if a file is missing.
     """
@@ -144,7 +145,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
 def raw_files(config: DataConfig) -> list[Path]:
     """Return the raw files of a data set, in reading order. Raises UserError if one is missing."""
     data = resolve(config)
-    return [file for file, _ in check_files(with_root(data, Path(data.prepared)))]
+    return [file for file, _ in check_raw_files(with_root(data, Path(data.prepared)))]
 
 
 def _fingerprint(data: ResolvedData, contents: object, *, older: bool = False) -> str:

@@ -97,7 +97,7 @@ class Prepared:
 def prepare(data: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None) -> Prepared:
     """Return the prepared data for this config; prepare it if it does not exist. Safe to call from many processes.
 
-    files: the raw files, if `check_files` has already checked them
+    files: the raw files, if `check_raw_files` has already checked them
     """
     return finish(plan_build(data, engine, files))
 

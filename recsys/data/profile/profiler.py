@@ -17,12 +17,11 @@ import polars as pl
 
 from recsys.data.features import LABEL, Fitted
 from recsys.data.features.blocks import SPLIT
-from recsys.data.features.dense_columns import PARTS, WAVES, Count, Cyclic, Target
 from recsys.data.features.encoders import Encoder, SparseColumn, Vocabulary
 from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Age, Cross
-from recsys.data.features.steps import FillMean
+from recsys.data.features.steps import PARTS, WAVES, Count, Cyclic, FillMean, Target
 from recsys.data.features.value_types import Number, Text, Time, Vector
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile import distributions
@@ -338,11 +337,8 @@ def _steps(data: ResolvedData, parsed: str) -> str:
         return f"{', '.join(WAVES)} of {', '.join(parts)}"
     steps = [] if mine[0].fill is None else [f"fill {mine[0].fill:g}"]
     for s in mine[0].steps:
-        options = (
-            ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in vars(s).items() if v is not None)
-            if not isinstance(s, FillMean)
-            else ""
-        )
+        given = {k: f"{v:g}" if isinstance(v, float) else v for k, v in vars(s).items() if v is not None}
+        options = ", ".join(f"{k} {v}" for k, v in given.items())
         name = f"fill {s.by}" if isinstance(s, FillMean) else type(s).__name__.lower()
         steps.append(f"{name} ({options})" if options else name)
     return ", ".join(steps)

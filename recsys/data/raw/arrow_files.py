@@ -11,7 +11,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import Block, numbered, one_line
 from recsys.data.raw import nested
 from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
-from recsys.data.raw.raw_format import RawFormat, check_names
+from recsys.data.raw.raw_format import RawFormat, check_column_names
 from recsys.schema.source_schema import SourceConfig
 
 BLOCK_ROWS = 250_000
@@ -29,7 +29,7 @@ def polars_frame(table: pa.Table) -> pl.DataFrame:
 
 def without_rows(schema: pa.Schema, file: Path) -> pl.DataFrame:
     """Return a frame without rows of a file with this schema."""
-    check_names(schema.names, file)
+    check_column_names(schema.names, file)
     return nested.plain(polars_frame(schema.empty_table()), file)
 
 

@@ -10,7 +10,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import LINE, LIST, BadRow, Block, set_apart
 from recsys.data.raw.byte_ranges import ALL, WHOLE, FileRange, Projection
 from recsys.data.raw.dialect import SPACES, first_lines, read_head, whole_lines
-from recsys.data.raw.raw_format import TextFormat, check_names
+from recsys.data.raw.raw_format import TextFormat, check_column_names
 from recsys.data.raw.text import read_csv
 from recsys.schema.source_schema import PartConfig, SourceConfig
 
@@ -29,7 +29,7 @@ class Csv(TextFormat):
 
     def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
         names = read_head(source, file).names
-        check_names(names, file)
+        check_column_names(names, file)
         return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
 
     def read(

@@ -12,6 +12,7 @@ from recsys.data.features.blocks import BLANK, CONDITION, LINE, one_line
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import as_value
 from recsys.data.raw.row_sql import FAILURES, parse_sql
+from recsys.interface.features import FeatureSpec
 from recsys.schema.source_schema import JoinConfig, TextConfig
 
 
@@ -175,3 +176,16 @@ class FeatureInputs:
                 sides[step] = names
                 columns = columns - set(names) | {join.key}
         return cls(columns, sides, derive)
+
+
+def features_by_column(data: ResolvedData, features: FeatureSpec) -> dict[str, tuple[str, ...]]:
+    """Return the features that are made of each raw column, also by way of a join or of data.derive."""
+    reads: dict[str, tuple[str, ...]] = {n: (c.column,) for n, c in data.dense_columns.items()}
+    reads |= {n: c.source.columns for n, c in data.sparse_columns.items()}
+    found: dict[str, dict[str, None]] = {}
+    for name in (*(f.name for f in features.dense), *(f.name for f in features.sparse)):
+        for own in reads[name]:
+            inputs = FeatureInputs.of_columns(data, {own})
+            for column in (*(c for side in inputs.sides.values() for c in side), *sorted(inputs.raw)):
+                found.setdefault(column, {})[name] = None
+    return {column: tuple(names) for column, names in found.items()}

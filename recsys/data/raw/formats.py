@@ -13,7 +13,7 @@ from recsys.data.raw.byte_ranges import ALL, UNREADABLE, WHOLE, FileRange, Proje
 from recsys.data.raw.csv_files import Csv, LibFm, Lists, SplitCsv, SvmLight
 from recsys.data.raw.fixed_width import Npy, SplitBinary
 from recsys.data.raw.json_lines import Json, JsonLines
-from recsys.data.raw.raw_format import RawFormat, check_names
+from recsys.data.raw.raw_format import RawFormat, check_column_names
 from recsys.schema.source_schema import SourceConfig
 
 FORMATS: dict[str, RawFormat] = {
@@ -55,7 +55,7 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
 def unexploded_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
     """Return a frame like `empty_frame`, with the columns of data.source.explode as they are in the file."""
     frame = FORMATS[source.format].empty_frame(source, file)
-    check_names(frame.columns, file)
+    check_column_names(frame.columns, file)
     return frame
 
 

@@ -109,7 +109,7 @@ class TextFormat(RawFormat):
         return size / (len(first) / max(first.count(b"\n"), 1)) if first else 0
 
 
-def check_names(names: list[str], file: Path) -> None:
+def check_column_names(names: list[str], file: Path) -> None:
     """Raise UserError if two columns have the same name, or one has a name that is reserved."""
     if twice := repeated(names):
         bare = ", ".join(str(i) for i, name in enumerate(names, 1) if not name)

@@ -1,27 +1,13 @@
 """The built-in samples. Each module draws a data set by a known rule or teacher, and writes its files."""
 
-from collections.abc import Callable
+from recsys.data.samples import clicks, drifting, graded_queries, interactions, positions, sales, sequences
 
-import numpy as np
-import polars as pl
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Progress = Callable[[int], object]  # called with the number of rows written so far
-
-
-def zipf(rng: np.random.Generator, n: int, exponent: float) -> Floats:
-    """Return the shares of n values whose k-th largest is proportional to k ** -exponent, in random order."""
-    p = np.arange(1, n + 1) ** -exponent
-    return rng.permutation(p / p.sum())
-
-
-def sigmoid(x: Floats) -> Floats:
-    """Return the probabilities of logits."""
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def names(*columns: str) -> list[pl.Expr]:
-    """Return columns of numbers as names with the column's first letter, such as u17 of user."""
-    return [pl.format(f"{c[0]}{{}}", c).alias(c) for c in columns]
+SAMPLES = {
+    "clicks": clicks.write_sample,
+    "sequences": sequences.write_sample,
+    "interactions": interactions.write_sample,
+    "drifting": drifting.write_sample,
+    "sales": sales.write_sample,
+    "queries": graded_queries.write_sample,
+    "positions": positions.write_sample,
+}

@@ -29,7 +29,7 @@ import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from recsys.data.samples import Floats, Ints, Progress, sigmoid
+from recsys.data.samples.draws import Floats, Ints, Progress, sigmoid
 
 Bools = NDArray[np.bool_]
 

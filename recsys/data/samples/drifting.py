@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.samples import Floats, Progress, names
+from recsys.data.samples.draws import Floats, Progress, names
 from recsys.data.samples.interactions import (
     CATEGORIES,
     COUNTRIES,

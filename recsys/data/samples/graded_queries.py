@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.data.samples import Floats, Progress, sigmoid
+from recsys.data.samples.draws import Floats, Progress, sigmoid
 
 BLOCK = 2_000  # queries drawn at a time, so that a larger sample begins with the smaller one
 MIN_DOCUMENTS, MAX_DOCUMENTS = 5, 20

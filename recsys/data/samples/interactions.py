@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from recsys.data.samples import Floats, Ints, Progress, names, sigmoid, zipf
+from recsys.data.samples.draws import Floats, Ints, Progress, names, sigmoid, zipf
 
 BLOCK = 50_000  # rows drawn at a time, always whole blocks, so that a larger sample begins with the smaller one
 USERS, ITEMS, CATEGORIES, COUNTRIES, LIKED = 1000, 300, 15, 8, 3

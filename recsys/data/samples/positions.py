@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.data.samples import Progress, names, sigmoid
+from recsys.data.samples.draws import Progress, names, sigmoid
 
 BLOCK = 5_000  # lists drawn at a time, so that a larger sample begins with the smaller one
 PLACES, FEATURES, KINDS = 10, 5, 40

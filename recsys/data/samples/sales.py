@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.samples import Floats, Ints, Progress
+from recsys.data.samples.draws import Floats, Ints, Progress
 
 STORES = 200
 TYPES, ASSORTMENTS = "abcd", "abc"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.data.samples import Ints, Progress, names, zipf
+from recsys.data.samples.draws import Ints, Progress, names, zipf
 
 ITEMS, ITEM_KINDS, LIKED, FOLLOWERS = 200, 20, 3, 3
 ZIPF = 0.6

@@ -1,16 +1,23 @@
-"""Load the model of an artefact."""
+"""Load the model of an artefact, and compare its outputs for recorded raw rows with those of the run's own model."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from recsys.base.errors import UserError
+from recsys.base.printable import escaped
 from recsys.export.artefact.apply_delta import applied, is_delta
-from recsys.export.artefact.compare_examples import check_examples
-from recsys.export.artefact.folder import Artefact
+from recsys.export.artefact.folder import EXAMPLES, Artefact
+from recsys.export.artefact.graph_io import providers
 from recsys.export.artefact.served_ranking import ServedRanking
 from recsys.export.artefact.served_retrieval import ServedRetrieval
-from recsys.export.artefact.session import providers
 from recsys.files import manifest
 
 if TYPE_CHECKING:
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
 SERVABLES: dict[str, type[ServedRanking | ServedRetrieval]] = {
     model.kind: model for model in (ServedRanking, ServedRetrieval)
 }
+MODULES = ("torch", "pytorch_lightning", "torchrec")  # which the process that verifies must not have loaded
 
 
 def load(
@@ -72,3 +80,63 @@ def model_of(
         searches = artefact.about.get("index") and not exact
         check_examples(kind(artefact, threads, before, exact=True, device=device) if searches else model, artefact)
     return model
+
+
+def check_examples(
+    model: ServedRanking | ServedRetrieval, artefact: Artefact, examples: Path | None = None
+) -> np.ndarray:
+    """Return the difference of each recorded row or query, (n,).
+
+    model: the artefact's model, without an index of items
+    examples: a JSON file of rows and outputs; by default, the artefact's own
+
+    Raises UserError if an output differs by more than the artefact's tolerance.
+    """
+    file = examples or artefact.folder / EXAMPLES
+    recorded = manifest.read_json(file, "rows", "outputs")
+    with manifest.from_elsewhere(artefact.folder):
+        differences = model.differences(recorded)
+    tolerance = float(artefact.about["tolerance"])
+    worst = int(differences.argmax()) if len(differences) else 0
+    if len(differences) and not differences[worst] <= tolerance:  # a NaN is a difference too
+        raise UserError(
+            f"{artefact.folder}: {model.unit} {worst} of {file.name} gives an output that differs by "
+            f"{differences[worst]:.2g} from the run's, more than {tolerance:g}; the artefact must not be served"
+        )
+    return differences
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The result: the number of rows (or queries) compared, and the largest difference of an output."""
+
+    rows: int
+    difference: float
+    tolerance: float
+
+
+def verify(folder: Path) -> Verified:
+    """Load an artefact and compare its outputs with its own recorded ones.
+
+    Raises UserError if an output differs by more than the artefact's tolerance.
+    """
+    return next(_verified(folder, None))
+
+
+def _verified(folder: Path, *files: Path | None) -> Iterator[Verified]:
+    """Yield the comparison with each JSON file of rows and outputs. None stands for the artefact's own file."""
+    artefact = Artefact.open(folder)
+    model = model_of(artefact, exact=True)  # an index finds most of the items, of which the manifest says the share
+    for file in files:
+        differences = check_examples(model, artefact, file)
+        yield Verified(len(differences), float(max(differences, default=0.0)), float(artefact.about["tolerance"]))
+
+
+def print_verified() -> None:
+    """Verify the artefact in sys.argv[1], also with the examples in sys.argv[2:], and print the results as JSON."""
+    try:
+        results = [(v.rows, v.difference) for v in _verified(Path(sys.argv[1]), None, *map(Path, sys.argv[2:]))]
+    except UserError as e:
+        sys.stderr.write(f"{escaped(str(e))}\n")
+        sys.exit(2)
+    sys.stdout.write(json.dumps([results, [m for m in MODULES if m in sys.modules]]) + "\n")

@@ -13,8 +13,7 @@ import numpy as np
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import places_of_ranges
 from recsys.export.artefact.folder import GRAPH, INDEX, SCORER, Artefact
-from recsys.export.artefact.inputs import GraphInputs, graph_inputs
-from recsys.export.artefact.session import open_session
+from recsys.export.artefact.graph_io import GraphInputs, graph_inputs, open_session
 from recsys.index import Index, load
 from recsys.index.cosines import Cosines
 from recsys.index.protocol import equal_rows

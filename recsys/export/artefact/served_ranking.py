@@ -10,10 +10,8 @@ import numpy as np
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import Arrays, single_valued
-from recsys.export.artefact.apart import apart
 from recsys.export.artefact.folder import GRAPH, Artefact
-from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
-from recsys.export.artefact.session import open_session
+from recsys.export.artefact.graph_io import GraphInputs, apart, check_feed, graph_inputs, longest_lists, open_session
 from recsys.online.row_transforms import RowTransforms, SharedColumns
 from recsys.online.servable import Outputs, Query, Row
 

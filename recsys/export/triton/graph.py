@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from recsys.export.artefact.folder import GRAPH
-from recsys.export.artefact.session import open_session
-from recsys.export.triton.instance_device import device_of
+from recsys.export.artefact.graph_io import open_session
 
 
 class TritonPythonModel:
@@ -45,3 +45,13 @@ class TritonPythonModel:
             )
             for i in range(len(requests))
         ]
+
+
+def device_of(args: Mapping[str, str]) -> str:
+    """Return the device for `recsys.export.artefact.load`.
+
+    An instance on a GPU whose Python has no CUDA provider serves on the CPU. args: what Triton passes to `initialize`
+    """
+    if args.get("model_instance_kind") != "GPU":
+        return "cpu"
+    return f"auto:{args['model_instance_device_id']}"

@@ -10,8 +10,8 @@ import numpy as np
 
 from recsys.base.errors import UserError
 from recsys.export.artefact import load
-from recsys.export.triton.instance_device import device_of
-from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal
+from recsys.export.triton.graph import device_of
+from recsys.export.triton.transforms import parameters_of, raw_columns, refusal
 from recsys.online.query_parameters import QUERY_KEYS, make_query, of_history
 
 FOLDER = "artefact"

@@ -1,4 +1,4 @@
-"""Lay rows of prepared Parquet out by batch, and slice Batches off them. No Python code runs per row."""
+"""Make the loader's Batches of chunks of prepared Parquet, in reused buffers. No Python code runs per row."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ class LaidOutChunk:
 
 
 class ChunkLayout:
-    """Makes chunks of frames, and batches of chunks.
+    """Makes chunks of prepared frames, and the many batches of a chunk, for the loader.
 
     Args:
         columns: the columns of the frames.

@@ -21,7 +21,7 @@ FILE = "wandb.json"
 TAG = "recsys.version"
 
 
-def mirror_to_wandb(registry: ModelRegistry) -> str | None:
+def copy_to_wandb(registry: ModelRegistry) -> str | None:
     """Set the aliases of the versions' artifacts as they are here; whatever W&B does, nothing is raised.
 
     Returns:
@@ -73,7 +73,7 @@ def _line(error: Exception) -> str:
     return next((x for x in str(error).splitlines() if x.strip()), type(error).__name__)[:200]
 
 
-def mirror_to_mlflow(registry: ModelRegistry, uri: str) -> int:
+def copy_to_mlflow(registry: ModelRegistry, uri: str) -> int:
     """Create what MLflow lacks, set the aliases as they are here, and return the number of new versions.
 
     MLflow numbers versions itself; the tag recsys.version has the version's name here. The artefacts stay where they
