@@ -74,6 +74,10 @@ def follow(
                 recovers = False
             follower.readmit(readmit)
             ended = follower.run(cycles)
+            if settings.items is not None and follower.state.current is None:
+                from recsys.follow.today_items import serve_new_items
+
+                serve_new_items(settings, follower.registry)
             write_page(follower)
             _copy_versions(settings, follower.registry)
         if seconds is None:
@@ -120,6 +124,8 @@ def check_training_settings(settings: FollowConfig, file: Path) -> None:
                 raise UserError(f"{file}: train: {why}")
             check_config(cfg)
     check_metrics(settings, cfg, file)
+    if settings.items is not None and cfg.kind.scores_rows:
+        raise UserError(f"{file}: items={settings.items}: applies to retrieval models; leave it out")
     with command_line.explained(settings.export, "export"):
         try:
             compose("export", ["run=run", "output=output", *settings.export])

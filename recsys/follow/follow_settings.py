@@ -138,6 +138,7 @@ class FollowConfig(StrictSettings):
     gate: what a challenger must fulfil
     export: overrides of `python -m recsys.export`
     deltas: which versions are exported as deltas
+    items: a file with items of today, which are candidates of the model in service, also between trainings
     canary: null: a challenger that passes the gate is promoted at once
     keep_runs: number of run folders to keep, besides the champion's
     mlflow: address of an MLflow server or database that gets the versions and their roles, too
@@ -157,6 +158,7 @@ class FollowConfig(StrictSettings):
     gate: ClusterGateConfig = ClusterGateConfig.model_validate({})
     export: list[str] = Field(default_factory=list)
     deltas: DeltasConfig = DeltasConfig.model_validate({})
+    items: LocalPath | None = None
     canary: CanaryConfig | None = None
     keep_runs: int = Field(3, ge=1)
     mlflow: str | None = None
@@ -187,6 +189,8 @@ def load_settings(file: Path) -> FollowConfig:
     folder, pattern = settings.partitions.folder, settings.partitions.pattern
     if not folder.is_dir():
         raise UserError(f"{file}: partitions.folder={folder}: no such folder")
+    if settings.items is not None and not settings.items.is_file():
+        raise UserError(f"{file}: items={settings.items}: no such file; name one like data.items.file")
     if not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         raise UserError(f"{file}: partitions.pattern={pattern!r}: must be a glob below the folder, such as day=*")
     if settings.root.exists() and not settings.root.is_dir():

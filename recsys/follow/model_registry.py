@@ -118,6 +118,7 @@ class ModelRegistry:
         interval: tuple[str, str] | None = None,
         metrics: Mapping[str, float] | None = None,
         why: str = "",
+        items: bool = False,
     ) -> str:
         """Copy an artefact into the registry, make it the challenger, and return its version.
 
@@ -132,6 +133,7 @@ class ModelRegistry:
         parent: the version whose weights its training started from
         interval: first and last day (or time) of the data that it was trained on
         why: one sentence for the history
+        items: whether no training has made it, but new items of a version
         """
         check_model(artefact, "artefact")
         manifest.check(artefact)
@@ -167,6 +169,7 @@ class ModelRegistry:
                 "config": xxhash.xxh3_128_hexdigest(config.read_bytes()) if config and config.is_file() else None,
                 "metrics": dict(metrics or {}),
                 **stored,
+                **({"items": True} if items else {}),
             }
             before = self._model.content()
             if before.get("challenger") != version:

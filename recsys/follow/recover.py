@@ -89,7 +89,11 @@ def _status(state: FollowState, name: str) -> str | None:
 def _numbers(root: Path, registry: ModelRegistry) -> dict[str, int]:
     """Return the cycle of each version that a run of this root has made."""
     runs = (root / RUNS).resolve()
-    made = {e["version"]: Path(e["run"]) for e in registry.summaries() if isinstance(e.get("run"), str)}
+    made = {
+        e["version"]: Path(e["run"])
+        for e in registry.summaries()
+        if isinstance(e.get("run"), str) and not e.get("items")
+    }
     return {v: int(run.name) for v, run in made.items() if run.parent.resolve() == runs and run.name.isdigit()}
 
 

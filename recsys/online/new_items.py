@@ -32,6 +32,10 @@ KEY = "items"
 NOT_COPIED = (ITEMS, FILE, "profile", "tensorboard", "wandb", ".owner.json")  # of a run's folder
 
 
+class NoNewItems(UserError):
+    """A file has no item that the run does not know."""
+
+
 @contextmanager
 def run_with_items(run: str, file: str | None, checkpoint: str = "best") -> Iterator[str]:
     """Yield a folder that is the run's but for its items, to which those of a file are added; `run` without a file.
@@ -102,7 +106,7 @@ def with_new_items(fitted: Fitted, file: str) -> tuple[ItemTable, int]:
         ITEM, keep="last", maintain_order=True
     )
     if new.is_empty():
-        raise UserError(f"{KEY}={file}: all of its {rows.height:,} items are candidates of the run already")
+        raise NoNewItems(f"{KEY}={file}: all of its {rows.height:,} items are candidates of the run already")
     known = table.fitted
     for name, own in vectors.items():
         known.vectors[name] = _longer(known.vectors[name], own, new[ITEM])
