@@ -27,7 +27,7 @@ from recsys.job.run_config import RunConfig
 from recsys.training.fit_at_once import FITTERS
 from recsys.training.fitted_ranking import scoring_module
 from recsys.training.loaders import loader_on_cpu, split_loader
-from recsys.training.results import say_positions, say_repeats, show_tables, show_targets
+from recsys.training.results import say_gaps, say_positions, say_repeats, show_tables, show_targets
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run, protocol
 from recsys.training.trainer import as_counts, build_module, build_trainer, metrics_of
@@ -117,6 +117,7 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     show_tables({split: metrics[split]})  # first: the folder may be read-only
     show_targets(metrics, split)
     say_repeats(metrics, split)
+    say_gaps(metrics, split)
     say_positions(metrics)
     write_json(target, metrics)
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")

@@ -12,7 +12,16 @@ from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.evaluators import Evaluator
 from recsys.evaluation.metrics import WITHIN_GROUPS
-from recsys.evaluation.metrics_table import TARGETS, by_protocol, is_retrieval, metric, of_label, shown_tables
+from recsys.evaluation.metrics_table import (
+    TARGETS,
+    by_protocol,
+    is_retrieval,
+    lower_is_better,
+    main_metrics,
+    metric,
+    of_label,
+    shown_tables,
+)
 from recsys.files.atomic import write_json
 from recsys.job.run_config import RunConfig
 from recsys.training.advice import sees_the_future, too_few_steps, too_good, too_weak
@@ -23,6 +32,7 @@ from recsys.training.run_dir import MISSES_REPEATS, add_results, protocol
 if TYPE_CHECKING:
     from rich.table import Table
 
+MIN_ROWS = 100  # of a value whose metric is compared with those of others
 UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
 
 
@@ -92,6 +102,20 @@ def write_details(
     if cfg.metrics.predictions:
         evaluator.write(run, split)
     return sliced, curves
+
+
+def say_gaps(metrics: dict[str, Any], split: str) -> None:
+    """Say, for each feature of metrics.slices, between which values the main metric differs most."""
+    for feature, parts in (metrics.get("slices") or {}).get(split, {}).items():
+        for name in main_metrics(parts[0]) if feature != TARGETS and parts else ():
+            known = [
+                p for p in parts if p["rows"] >= MIN_ROWS and isinstance(p.get(name), float) and p[name] == p[name]
+            ]
+            if len(known) > 1:
+                worst, *_, best = sorted(known, key=lambda p: (-1 if lower_is_better(name) else 1) * p[name])
+                ends = (f"{p[name]:.4f} ({p['value']}, {p['rows']:,} rows)" for p in (worst, best))
+                gap = abs(best[name] - worst[name])
+                say(f"{split}, {feature}: {name} differs by {gap:.4f}, from {' to '.join(ends)}")
 
 
 def say_positions(metrics: dict[str, Any]) -> None:
@@ -181,6 +205,7 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     if rows:
         show_tables(rows)
     show_targets(metrics, "test")
+    say_gaps(metrics, "test")
     say_positions(metrics)
     test = metrics.get("test", {})
     if not test:
