@@ -16,7 +16,7 @@ from recsys.distributed.ranks import process_group
 from recsys.interface.batch import Batch, Interactions
 from recsys.interface.candidates import Candidates
 from recsys.interface.features import FeatureSpec, SparseFeature
-from recsys.losses import BCE, BPR, CosineContrastive, SampledSoftmax, retrieval
+from recsys.losses import BCE, BPR, CosineContrastive, SampledSoftmax, sampling
 from recsys.losses.retrieval import RetrievalLoss
 from recsys.losses.task import RetrievalTask
 from recsys.models.common.co_occurrence import item_neighbours, normalised_adjacency
@@ -261,8 +261,8 @@ def test_scores_of_all_candidates_train_as_a_sample_does(
     model: Callable[[], RetrievalModel], loss: RetrievalLoss, scored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up, results = [], []
-    for often in (retrieval.MIN_SAMPLES, 10**9):
-        monkeypatch.setattr(retrieval, "MIN_SAMPLES", often)
+    for often in (sampling.MIN_SAMPLES, 10**9):
+        monkeypatch.setattr(sampling, "MIN_SAMPLES", often)
         torch.manual_seed(0)
         trained = model()
         if trained.reads_interactions:
