@@ -10,7 +10,7 @@ from recsys.evaluation.binary import BinaryMetrics
 from recsys.evaluation.collected_rows import summed_over_ranks
 from recsys.interface.batch import Batch
 from recsys.interface.labels import BinaryLabel, Label, label_slices, predict
-from recsys.losses.position import POSITIONS
+from recsys.losses.position import BESIDE, POSITIONS
 
 SHOWN = 50  # positions
 
@@ -25,7 +25,7 @@ class PositionEffects:
         self._labels = labels
         self.label = next((i for i, label in enumerate(labels) if isinstance(label, BinaryLabel)), None)
         self._metrics = BinaryMetrics()
-        self._learned = "bias"
+        self._learned, self._first = "bias", 0
         self._sums = torch.zeros(3, POSITIONS, dtype=torch.float64)
 
     def update(self, task: Any, logits: Tensor, batch: Batch) -> None:
@@ -37,11 +37,12 @@ class PositionEffects:
         labels, weight = batch.labels[:, self.label], batch.weight
         clicks = predict(task.at_positions(logits, batch), self._labels)[:, column]
         self._metrics.update(clicks, labels, weight, batch.first_row)
+        self._first = tower.bias.first
         learned = tower.shift(batch.position, batch.sparse)[:, column]
         if tower.bias.bias == "examination":
             self._learned, learned = "examination", 2 * torch.sigmoid(learned)
         known = ~labels.isnan() if weight is None else ~labels.isnan() & (weight > 0)
-        at = batch.position[known].long().clamp(max=POSITIONS - 1).cpu()
+        at = tower.places(batch.position[known]).cpu()
         weights = torch.ones(len(at)) if weight is None else weight[known].cpu()
         for i, x in enumerate((weights, weights * labels[known].cpu(), weights * learned[known].detach().cpu())):
             self._sums[i].index_add_(0, at, x.double())
@@ -62,7 +63,7 @@ class PositionEffects:
         at = np.flatnonzero(rows)
         rates, rate = positives[at] / rows[at], positives.sum() / rows.sum()
         explained = 1 - float((rows[at] * _entropy(rates)).sum() / (rows.sum() * _entropy(np.array(rate))))
-        each = zip(at, rows[at], rates, learned[at] / rows[at], strict=True)
+        each = zip(at - BESIDE + self._first, rows[at], rates, learned[at] / rows[at], strict=True)
         return {
             "label": self._labels[self.label].name,
             "explains": explained,

@@ -1,11 +1,13 @@
 """How interactions count less, the older they are."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from recsys.base.console import say
 from recsys.base.durations import is_number, seconds_of_age
 from recsys.base.errors import UserError
 from recsys.base.ranges import Age
@@ -31,8 +33,10 @@ class Ageing:
         """Return what these parameters say; None if interactions of all ages count alike."""
         return None if window is half_life is None else cls(window, half_life)
 
-    def weights(self, times: Tensor) -> Tensor:
+    def weights(self, times: Tensor, key: str = "model") -> Tensor:
         """Return what each interaction counts: times (P,) -> (P,) float64, from 0 to 1.
+
+        key: where the durations stand, for messages
 
         Raises:
             UserError: a duration has a unit, and the times are no seconds.
@@ -42,10 +46,16 @@ class Ageing:
             if value is None or is_number(str(value)) or not len(times) or EPOCHS[0] < newest < EPOCHS[1]:
                 continue
             why = f"data.group.order has numbers up to {newest:g}, which are no seconds since 1970"
-            raise UserError(f"{name}={value}: {why}; write {name} as a number in their unit")
+            raise UserError(f"{key}.{name}={value}: {why}; write {name} as a number in their unit")
         ages, weights = newest - times, torch.ones_like(times)
         if (half_life := seconds_of_age(str(self.half_life)) if self.half_life is not None else None) is not None:
             weights = torch.exp2(-ages / half_life)
         if (window := seconds_of_age(str(self.window)) if self.window is not None else None) is not None:
             weights = weights.where(ages <= window, 0.0)
+        if len(times):
+            counted, when = int((weights > 0).sum()), f"{newest:g}"
+            if EPOCHS[0] < newest < EPOCHS[1]:
+                when = f"{datetime.fromtimestamp(float(newest), UTC):%Y-%m-%d %H:%M} UTC"
+            what = f"{counted:,} of {len(times):,} interactions count, as {float(weights.sum()):,.1f} new ones"
+            say(f"{key}: {what}; the newest is of {when}")
         return weights

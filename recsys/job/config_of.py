@@ -57,7 +57,7 @@ def composed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
     if cfg.start_from is not None and is_address(cfg.start_from):
         cfg.start_from = str(local_run(cfg.start_from, "start_from"))
     if (start := run_to_start_from(cfg)) is not None:
-        return config_of_run(cfg, start, overrides)
+        return config_of_run(cfg, start, [*overrides, "checkpoint.mirror=null"])  # it has a mirror of its own
     return cfg
 
 

@@ -72,6 +72,8 @@ def check_start(cfg: RunConfig) -> RunConfig:
     why, theirs = cannot_start_from(cfg), _class(ran)
     if why is None and theirs != _class(cfg):
         why = f"its model is {theirs}, and this one is {_class(cfg)}; leave out model="
+    if why is None and cfg.data.position_bias != ran.data.position_bias:
+        why = "its data.position differs, by which the place in a list is learned; write it as it is there"
     if why is not None:
         raise UserError(f"start_from={start}: {why}")
     before, now = (flatten(c.plain["data"], "data") for c in (ran, cfg))

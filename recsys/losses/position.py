@@ -6,7 +6,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.interface.features import FeatureSpec
 
-POSITIONS = 1000  # places that have a term of their own; those behind share the last one
+BESIDE = 1000  # places before the first position, and behind it, that have terms; those beyond share the outermost
+POSITIONS = 2 * BESIDE + 1
 MAX_VALUES = 100_000  # of a feature with which the bias differs
 WIDTH = 8  # of the vectors of positions and of values of such a feature
 SCALE = 10.0  # terms are this many times their weights, so that they are learned as quickly as a model
@@ -14,12 +15,12 @@ MAX_LOG = -1e-6  # logarithm of the largest probability of a click
 
 
 class PositionTower(nn.Module):
-    """The logits of clicks at their positions, from the logits of a model, which are those at the first position.
+    """The logits of clicks at their positions, from the logits of a model, which are those at `first`.
 
     With d = b_p - b_first + (u_p - u_first) v, where v is the sum of the vectors of the row's features, the logit z
     becomes z + d (additive: the shallow tower of Zhao et al., Recommending What Video to Watch Next, RecSys 2019), or
     that of the probability 2 sigmoid(d) sigmoid(z) (examination: Guo et al., PAL: A Position-bias Aware Learning
-    Framework for CTR Prediction in Live Recommender Systems, RecSys 2019). At the first position, d is 0.
+    Framework for CTR Prediction in Live Recommender Systems, RecSys 2019). At `first`, d is 0.
 
     Raises:
         ValueError: a feature has too many values.
@@ -38,14 +39,18 @@ class PositionTower(nn.Module):
             )
         self.values = nn.ParameterDict({n: nn.Parameter(torch.randn(size, WIDTH) / 4) for n, size in rows.items()})
 
+    def places(self, position: Tensor) -> Tensor:
+        """Return the row of the terms of each position, int64: (B,) -> (B,); that of `first` is BESIDE."""
+        return (position.long() - self.bias.first).clamp(-BESIDE, BESIDE) + BESIDE
+
     def shift(self, position: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return d, (B, L). position: (B,)"""
-        at = (position - self.bias.first).clamp(0, POSITIONS - 1)
-        d = self.terms[at] - self.terms[0]
+        at = self.places(position)
+        d = self.terms[at] - self.terms[BESIDE]
         if self.values:
             jagged = sparse.to_dict()
             v = torch.stack([table[jagged[name].values().long()] for name, table in self.values.items()]).sum(0)
-            d = d + torch.einsum("bld,bd->bl", self.vectors[at] - self.vectors[0], v)
+            d = d + torch.einsum("bld,bd->bl", self.vectors[at] - self.vectors[BESIDE], v)
         return SCALE * d
 
     def forward(self, logits: Tensor, position: Tensor, sparse: KeyedJaggedTensor) -> Tensor:

@@ -130,12 +130,13 @@ def _known_later(p: Proposal, label: LabelGuess, gathered: Gathered) -> dict[str
         guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
         p.questions.append(Question(text, guess, key="split"))
         known_later |= {c.name: "it names the splits of whoever made the data" for c in splits}
-    if (place := next(filter(_is_position, p.columns), None)) is not None and label.values.n_unique() == 2:
+    places = [*filter(_is_position, p.columns)] if label.values.n_unique() == 2 else []
+    for place in places[:1]:
         text = f"is {place.name} where the item stood in a list? {label.column.name} then depends on it"
         guess = "yes: its effect is learned, and left out of predictions (data.position); if not, make it a feature"
         p.questions.append(Question(text, guess, key="position"))
         p.position = place.name
-        known_later |= {place.name: "it is the place in a list, which data.position reads"}
+        known_later |= {c.name: "it is the place in a list, as data.position reads it" for c in places}
     maybe = [c.name for c in p.columns if c.distinct == 2 and c.name in label.alternatives]
     known_later |= dict.fromkeys(maybe, f"it may be the label: {AFTERWARDS}")
     doubts = doubtful_names(p.columns, label, tested) | doubts_of_values

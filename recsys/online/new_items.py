@@ -59,7 +59,12 @@ def run_with_items(run: str, file: str | None, checkpoint: str = "best") -> Iter
     if cfg.kind.fitted_at_once or not meta_task(cfg, fitted.features).model.ranks_new_items:
         why = "this run's model tells items apart by their ids alone, so that it cannot rank new ones"
         raise UserError(f"{KEY}={file}: {why}; train a model that reads data.items, or go on with start_from={run}")
-    grown, added = with_new_items(fitted, file)
+    try:
+        grown, added = with_new_items(fitted, file)
+    except UserError as e:
+        if str(e).startswith(f"{KEY}="):
+            raise
+        raise UserError(f"{KEY}={file}: {e}") from e
     say(f"{KEY}={file}: {added:,} new items beside the {len(grown.rows) - 1 - added:,} of {run}")
     beside = folder.resolve().parent if os.access(folder.resolve().parent, os.W_OK) else None
     with TemporaryDirectory(prefix=".recsys-items-", dir=beside) as temporary:

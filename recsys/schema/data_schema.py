@@ -90,7 +90,7 @@ class PositionConfig:
         2019)
     """
 
-    column: str | None = field(None, "a whole number, such as the place in a list; null: labels have no such bias")
+    column: Name | None = field(None, "a whole number, such as the place in a list; null: labels have no such bias")
     features: list[str] = field(list, "single-valued sparse features with which the bias differs, such as the device")
     bias: Literal["additive", "examination"] = field(
         "additive",
@@ -98,7 +98,7 @@ class PositionConfig:
         "the position is looked at times that of the item",
     )
     first: Natural | None = field(
-        None, "the position that predictions are for, without a bias; null: the smallest of the training rows"
+        None, "the position that predictions are for, with a bias of 0; null: the smallest of the training rows"
     )
 
 
@@ -106,7 +106,7 @@ class PositionConfig:
 class WeightConfig:
     """The weight of a row in losses and metrics."""
 
-    column: str | None = field(None, "a number that is not negative; null: all rows have the same weight")
+    column: Name | None = field(None, "a number that is not negative; null: all rows have the same weight")
 
 
 @dataclass(config=CHECKED)

@@ -35,9 +35,6 @@ def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     check_memory(model)
     model.set_candidates(candidates_of(prepared.fitted))
     lists = training_lists(prepared, model.ageing).in_table(model.rows)
-    if lists.weights is not None:
-        counted = int((lists.weights > 0).sum())
-        say(f"{counted:,} of {len(lists.weights):,} interactions count, as {float(lists.weights.sum()):,.1f} new ones")
     with bar("fitting", model.rows, "items") as shown:
         model.advance = shown.advance
         model.fit(lists)

@@ -54,6 +54,7 @@ class Run:
 
 def train(given: DictConfig | RunConfig) -> Run:
     """Train as the config says: in this process, in `trainer.devices` processes on this machine, or in torchrun's."""
+    from recsys.job.mirror import mirrored
     from recsys.training import run_lock
 
     log_to(None)  # an earlier run in this process (a notebook) may have set its log file
@@ -62,29 +63,24 @@ def train(given: DictConfig | RunConfig) -> Run:
         if cfg.resume not in (None, AUTO) or cfg.run_dir is not None:  # before slow imports, and before ranks meet
             key = "resume" if names_a_run(cfg) else "run_dir"
             run_lock.check_free(Path(str(getattr(cfg, key))), key)
-        ranks = started_by_torchrun()
-        run = _train_here(cfg) if ranks is None else _train_as_rank(cfg, ranks)
+        if (ranks := started_by_torchrun()) is not None:
+            run = _train_as_rank(cfg, ranks)
+        else:
+            cfg, files = check_inputs(cfg)
+            folder = begin(cfg, cfg.trainer.devices)
+            prepared = prepare_data(cfg, folder, files, cfg.trainer.devices)
+            run = Run(folder.path)
+            with mirrored(cfg.checkpoint.mirror, run.path):
+                if cfg.trainer.devices > 1:
+                    _spawn(cfg, folder, prepared)
+                else:
+                    with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
+                        fit_and_write(cfg, folder, prepared, alone)
         say(f"done in {time.monotonic() - start:.0f} s")
         return run
     finally:
         starts.end(sys.exception())
         run_lock.release()
-
-
-def _train_here(cfg: RunConfig) -> Run:
-    """Train in this process, or in `trainer.devices` processes on this machine."""
-    from recsys.job.mirror import mirrored
-
-    cfg, files = check_inputs(cfg)
-    folder = begin(cfg, cfg.trainer.devices)
-    prepared = prepare_data(cfg, folder, files, cfg.trainer.devices)
-    with mirrored(cfg.checkpoint.mirror, folder.path):
-        if cfg.trainer.devices > 1:
-            _spawn(cfg, folder, prepared)
-        else:
-            with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
-                fit_and_write(cfg, folder, prepared, alone)
-    return Run(folder.path)
 
 
 def _spawn(cfg: RunConfig, folder: RunFolder, prepared: Prepared) -> None:

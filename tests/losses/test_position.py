@@ -9,9 +9,10 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 import recsys
+from recsys.base.errors import UserError
 from recsys.data.samples.positions import write_sample
 from recsys.interface.features import FeatureSpec, PositionBias, SparseFeature
-from recsys.losses.position import MAX_VALUES, SCALE, PositionTower
+from recsys.losses.position import BESIDE, MAX_VALUES, SCALE, PositionTower
 from recsys.training.evaluate_run import evaluate
 
 DEVICES = (SparseFeature("device", 3, "device"),)
@@ -36,10 +37,11 @@ def test_logits_at_positions(names: tuple[str, ...]) -> None:
     added, looked = tower("additive", *names), tower("examination", *names)
     looked.load_state_dict(added.state_dict())
     own, vectors = added.terms.detach().numpy()[:, 0], added.vectors.detach().numpy()[:, 0]
-    d = SCALE * (own[position - 1] - own[0])
+    at = position - 1 + BESIDE
+    d = SCALE * (own[at] - own[BESIDE])
     if names:
         values = added.values["device"].detach().numpy()[[*devices]]
-        d = d + SCALE * ((vectors[position - 1] - vectors[0]) * values).sum(1)
+        d = d + SCALE * ((vectors[at] - vectors[BESIDE]) * values).sum(1)
     np.testing.assert_allclose(added(z, position, of(*devices)).detach()[:, 0], z[:, 0] + d, rtol=1e-4)
     sigmoid = lambda x: 1 / (1 + np.exp(-np.asarray(x, np.float64)))  # noqa: E731
     click = np.minimum(2 * sigmoid(d) * sigmoid(z[:, 0]), 1 - 1e-6)
@@ -52,8 +54,10 @@ def test_logits_at_positions(names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("bias", ["additive", "examination"])
 def test_predictions_are_for_the_first_position(bias: str) -> None:
     z = torch.tensor([[-2.0], [1.0], [0.0]])
-    first = tower(bias, "device")(z, torch.tensor([1, 1, 0]), of(0, 1, 2))  # one before the first counts as the first
-    torch.testing.assert_close(first, z)
+    made = tower(bias, "device")
+    torch.testing.assert_close(made(z, torch.tensor([1, 1, 1]), of(0, 1, 2)), z)
+    assert not torch.isclose(made(z, torch.tensor([0, 2, 3]), of(0, 1, 2)), z).any()
+    assert made.places(torch.tensor([0, 2**31 - 1])).tolist() == [BESIDE - 1, 2 * BESIDE]
 
 
 def test_values_of_a_feature_are_few() -> None:
@@ -110,3 +114,34 @@ def test_new_data_asks_about_positions(tmp_path: Path) -> None:
     found = recsys.new(rows, label="click")
     assert "\nposition: {column: position}" in found.yaml and [q.key for q in found.questions] == ["position"]
     assert "\nposition:" not in recsys.new(rows.with_columns(position=pl.col("kind")), label="click").yaml
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        (["data.position.column=click"], "is the column of data.label"),
+        (["data.position.column=list"], "is the column of data.group.by"),
+        (["+data.derive.p2=position*2", "+data.sparse.p2={}"], "p2 is made of it"),
+        (["data.position.first=11"], "the positions 1 to 10"),
+        (["data.position.column="], "data.position.column"),
+        (["data.where='position = 3'"], "all training rows have 3"),
+    ],
+)
+def test_mistakes(keys: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=why):
+        recsys.train([*ROWS, "data.sample.rows=2000", "run_dir=run", *keys])
+
+
+@pytest.mark.slow
+def test_a_middle_position_has_terms_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that goes on keeps the position that predictions are for."""
+    monkeypatch.chdir(tmp_path)
+    keys = [*ROWS, "data.sample.rows=20000", "trainer.batch_size=256", "data.position.first=5"]
+    run = recsys.train([*keys, "run_dir=run"])
+    found = {p["position"]: p["examination"] for p in run.metrics["positions"]["test"]["positions"]}
+    assert found[5] == 1 and found[1] > 1.2 > 1 > found[10]
+    more = recsys.train(["start_from=run", "run_dir=more", "data.sample.seed=1"])
+    assert {p["position"]: p["examination"] for p in more.metrics["positions"]["test"]["positions"]}[5] == 1
+    with pytest.raises(UserError, match=r"data\.position differs"):
+        recsys.train(["start_from=run", "run_dir=other", "data.position.bias=additive"])

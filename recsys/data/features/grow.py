@@ -23,7 +23,7 @@ from recsys.data.features.dense_columns import DenseColumn, LookedUpVector
 from recsys.data.features.encoders import EVICT, SparseColumn, Vocabulary
 from recsys.data.features.fit import StatisticsPass, Training, merge_statistics, vocabulary_tables
 from recsys.data.features.fitted import Fitted
-from recsys.data.features.label_columns import fit_weight, with_shares
+from recsys.data.features.label_columns import fit_weight, with_first_position, with_shares
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_contents import targets
 from recsys.data.features.training_statistics import Labels
@@ -132,6 +132,7 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
         for name in encoded:
             means = data.dense_columns[name].steps[0].fit(training.total([name], Labels.keys, 1))
             dense = dense | {name: [means, *old.dense[name][1:]]}
+    data = with_first_position(data, seen.statistics, old.data.position.first)
     grown = replace(old, data=data, dense=dense, contents=contents, vocabularies=vocabularies, waiting=waiting)
     grown = replace(grown, trainings=number, items=None)
     labels = with_shares(old.labels, data, seen.rows, seen.statistics)

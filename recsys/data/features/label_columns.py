@@ -68,7 +68,7 @@ def label_checks(data: ResolvedData, raw: pl.DataFrame, frame: pl.DataFrame) -> 
         checks.append(Check(bad, data.weight_column, "is not a number of at least 0", "weight"))
     if data.position_column is not None:
         bad = ~(frame[POSITION] >= 0).fill_null(False)
-        checks.append(Check(bad, data.position_column, "is not a whole number of at least 0", "position"))
+        checks.append(Check(bad, data.position_column, "is not a whole number from 0 to 2,147,483,647", "position"))
     return checks
 
 
@@ -125,12 +125,27 @@ def fit_weight(data: ResolvedData, seen: Mapping[str, Any]) -> float:
     return float(mean)
 
 
-def with_first_position(data: ResolvedData, seen: Mapping[str, Any]) -> ResolvedData:
-    """Return the data with the position that predictions are for. seen: as in `fit_labels`"""
-    if data.position_column is None or data.position.first is not None:
+def with_first_position(data: ResolvedData, seen: Mapping[str, Any], before: int | None = None) -> ResolvedData:
+    """Return the data with the position that predictions are for.
+
+    Args:
+        seen: as in `fit_labels`.
+        before: that of the training that this one goes on from, which stays.
+
+    Raises:
+        UserError: all training rows have one position, or none is near the one that is given.
+    """
+    if data.position_column is None:
         return data
-    first = replace(data.position, first=int(seen[POSITION].min))
-    found = replace(data, position=first)
+    low, high, given = int(seen[POSITION].min), int(seen[POSITION].max), data.position.first
+    if before is None and low == high:
+        why = f"all training rows have {low}; leave data.position out"
+        raise UserError(f"{data.key}.position.column={data.position_column}: {why}")
+    if before is None and given is not None and not low <= given <= high:
+        why = f"the training rows have the positions {low} to {high}; name one of these"
+        raise UserError(f"{data.key}.position.first={given}: {why}")
+    first = next(x for x in (before, given, low) if x is not None)
+    found = replace(data, position=replace(data.position, first=first))
     vars(found).update(key=data.key, item_vectors=data.item_vectors)
     return found
 
@@ -178,6 +193,11 @@ def check_position(data: ResolvedData) -> None:
     if not data.label_configs or data.item_feature is not None:
         why = "is a bias of the labels of rows, and this data has lists of items; leave it out"
         raise UserError(f"{key}.column={c.column}: {why}")
+    taken: dict[str, str | None] = {data.label_key(n): own.column for n, own in data.label_configs.items()}
+    taken[f"{data.key}.weight.column"] = data.weight_column
+    taken[f"{data.key}.group.by"] = None if data.group is None else data.group.by
+    if own := next((name for name, column in taken.items() if column == c.column), None):
+        raise UserError(f"{key}.column={c.column}: is the column of {own}; name that of the places in lists")
     if c.column in {(f and f.column) or n for kind in (data.dense, data.sparse) for n, f in kind.items()}:
         why = "is a feature, too, which requests would have to name"
         raise UserError(f"{key}.column={c.column}: {why}; remove it from {data.key}.sparse and {data.key}.dense")

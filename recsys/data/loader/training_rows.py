@@ -18,12 +18,13 @@ from recsys.interface.features import OUT_OF_VOCABULARY, SparseFeature
 FIRST_ROWS = 1_000_000  # of a split, that are looked at
 
 
-def training_lists(prepared: Prepared, ageing: Ageing | None = None) -> CandidateLists:
+def training_lists(prepared: Prepared, ageing: Ageing | None = None, key: str = "model") -> CandidateLists:
     """Return the items that each group has chosen in training, one list per group that has any.
 
     The list that ended last in data.group.order comes last; of equal ones, the one that is last in the files.
 
     ageing: how the items count by their age; None: alike
+    key: where that stands, for messages
 
     Raises:
         UserError: the prepared data have no times of the items.
@@ -36,13 +37,13 @@ def training_lists(prepared: Prepared, ageing: Ageing | None = None) -> Candidat
     frame = _columns(prepared, [*lists, *data.recency_columns]).filter(pl.col(HISTORY).list.len() > 0)
     frame = frame.sort(data.recency_columns) if data.recency_columns else frame
     items = frame.select(pl.col(lists).explode(empty_as_null=False, keep_nulls=False))
-    weights = None if ageing is None else ageing.weights(torch.from_numpy(items[TIMES].to_numpy().copy()))
+    weights = None if ageing is None else ageing.weights(torch.from_numpy(items[TIMES].to_numpy().copy()), key)
     return CandidateLists(CandidateIds(_ids(items[HISTORY])), _ids(frame[HISTORY].list.len()), weights)
 
 
 def training_counts(prepared: Prepared, ageing: Ageing, rows: int) -> Tensor:
     """Return how often each row of the item table was chosen in training, by age: (rows,) float32."""
-    lists = training_lists(prepared, ageing).in_table(rows)
+    lists = training_lists(prepared, ageing, "loss").in_table(rows)
     return torch.bincount(lists.values, lists.weights, minlength=rows).float()
 
 

@@ -10,7 +10,7 @@ from recsys.data.features.encoders import SparseColumn
 from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.label_columns import check_labels
 from recsys.data.features.label_kinds import ClassLabelColumn
-from recsys.data.features.resolved_data import ResolvedData, resolve
+from recsys.data.features.resolved_data import ResolvedData, feature_spec, resolve
 from recsys.data.features.row_contents import targets
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Age, Column
 from recsys.data.features.vectors import check_vectors_config
@@ -20,6 +20,7 @@ from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import read_sources
 from recsys.data.raw.databases import TABLES
+from recsys.data.raw.derive import features_by_column
 from recsys.data.raw.raw_files import check_remote, is_remote
 from recsys.data.raw.raw_schema import completed
 from recsys.data.raw.vector_files import check_vector_files, vector_files
@@ -45,6 +46,11 @@ def check_data(data: DataConfig) -> None:
     _check_defaults(data)
     check_source(data)
     check_labels(data)
+    if data.position_column is not None and data.derive:
+        made = features_by_column(data, feature_spec(data, lambda *_: 1)).get(data.position_column, ())
+        if made:
+            why = f"{made[0]} is made of it, which requests would have to name; remove that feature"
+            raise UserError(f"{key}.position.column={data.position_column}: {why}")
     dense = data.dense_columns
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"give one of them another name and set its column: {twice[0]}"
