@@ -109,10 +109,11 @@ class LabelsEvaluator:
         self._groups_of = _column if every_id_known else _known_values
         self._loader: ParquetLoader | None = None
         self._positions, self.positions = PositionEffects(labels), dict[str, Any]()
+        self._brief = False
         self.metrics, self._uncalibrated = ([_metrics_of(x, exact_rows, bins) for x in labels] for _ in range(2))
 
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
-        self._loader = loader
+        self._loader, self._brief = loader, brief
         first = next((i for i, label in enumerate(self.labels) if isinstance(label, BinaryLabel)), None)
         for i, metrics in enumerate(self.metrics):
             if loader is not None and self._gauc is not None and i == first:
@@ -122,7 +123,8 @@ class LabelsEvaluator:
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
         logits = output.detach().float()
-        self._positions.update(task, logits, batch)
+        if not self._brief:  # no metric that selects a checkpoint
+            self._positions.update(task, logits, batch)
         self.add(torch.where(torch.isfinite(logits), predict(logits, self.labels), torch.nan), batch)
         if any(label.is_calibrated for label in self.labels):
             before = predict(logits, tuple(label.uncalibrated() for label in self.labels))

@@ -35,10 +35,10 @@ class PositionEffects:
             return
         column = label_slices(self._labels)[self.label].start
         labels, weight = batch.labels[:, self.label], batch.weight
-        clicks = predict(task.at_positions(logits, batch), self._labels)[:, column]
+        shift = tower.shift(batch.position, batch.sparse)
+        clicks = predict(tower.shifted(logits, shift), self._labels)[:, column]
         self._metrics.update(clicks, labels, weight, batch.first_row)
-        self._first = tower.bias.first
-        learned = tower.shift(batch.position, batch.sparse)[:, column]
+        self._first, learned = tower.bias.first, shift[:, column]
         if tower.bias.bias == "examination":
             self._learned, learned = "examination", 2 * torch.sigmoid(learned)
         known = ~labels.isnan() if weight is None else ~labels.isnan() & (weight > 0)
@@ -48,7 +48,7 @@ class PositionEffects:
             self._sums[i].index_add_(0, at, x.double())
 
     def compute(self) -> dict[str, Any] | None:
-        """Return what position.json holds of the split, on every rank, and reset; None without rows. Collective.
+        """Return the entry of the split in metrics.json, on every rank, and reset; None without rows. Collective.
 
         explains: the share of the labels' entropy that each position's own rate takes away
         at_positions: metrics of the predictions at the rows' positions

@@ -26,7 +26,6 @@ from recsys.export.artefact.apply_delta import (
     apply_delta,
     digest_of,
     full_artefact,
-    link,
     patched,
     write_vocabulary,
 )
@@ -34,7 +33,7 @@ from recsys.export.artefact.folder import PIPELINE, Artefact, bytes_of
 from recsys.export.exported import ExportSource, Form
 from recsys.export.write_artefact import write_artefact
 from recsys.files import manifest
-from recsys.files.atomic import whole_folder
+from recsys.files.atomic import link_or_copy, whole_folder
 
 WORTH = 0.5  # of the artefact's bytes: a larger delta is not written
 BLOCK_BYTES = 1 << 24
@@ -122,7 +121,7 @@ def write_delta(base: Path, full: Path, folder: Path) -> int:
             vocabularies += [name] if _write_values(base, full, name, folder) else []
         if name not in tables and name not in vocabularies:
             (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
-            link(full / name, folder / FILES / name)
+            link_or_copy(full / name, folder / FILES / name)
     shutil.copyfile(full / manifest.FILE, folder / RESULT)
     about = {"format": VERSION, "base": old["digest"], "result": new["digest"], "rows": rows}
     about |= {key: new["artefact"][key] for key in ("name", "version", "created", "events_until")}

@@ -156,6 +156,14 @@ def _open_folder(folder: Path) -> int:
     raise UserError(f"{folder.parent}: no folder can be created here; name another place")  # as in /proc
 
 
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Link a file, or copy it to another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder. It is renamed first, so that a folder that is partly removed is not taken for a whole one."""
     removing = beside(path, unique=True)

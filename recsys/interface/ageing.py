@@ -41,21 +41,24 @@ class Ageing:
         Raises:
             UserError: a duration has a unit, and the times are no seconds.
         """
-        newest = times.max() if len(times) else times.new_zeros(())
+        if not len(times):
+            return torch.ones_like(times)
+        newest = times.max()
+        in_seconds, when = bool(EPOCHS[0] < newest < EPOCHS[1]), f"{newest:g}"
+        seconds: dict[str, float | None] = {}
         for name, value in vars(self).items():
-            if value is None or is_number(str(value)) or not len(times) or EPOCHS[0] < newest < EPOCHS[1]:
-                continue
-            why = f"data.group.order has numbers up to {newest:g}, which are no seconds since 1970"
-            raise UserError(f"{key}.{name}={value}: {why}; write {name} as a number in their unit")
+            seconds[name] = None if value is None else seconds_of_age(str(value))
+            if value is not None and not in_seconds and not is_number(str(value)):
+                why = f"data.group.order has numbers up to {when}, which are no seconds since 1970"
+                raise UserError(f"{key}.{name}={value}: {why}; write {name} as a number in their unit")
         ages, weights = newest - times, torch.ones_like(times)
-        if (half_life := seconds_of_age(str(self.half_life)) if self.half_life is not None else None) is not None:
+        if (half_life := seconds["half_life"]) is not None:
             weights = torch.exp2(-ages / half_life)
-        if (window := seconds_of_age(str(self.window)) if self.window is not None else None) is not None:
+        if (window := seconds["window"]) is not None:
             weights = weights.where(ages <= window, 0.0)
-        if len(times):
-            counted, when = int((weights > 0).sum()), f"{newest:g}"
-            if EPOCHS[0] < newest < EPOCHS[1]:
-                when = f"{datetime.fromtimestamp(float(newest), UTC):%Y-%m-%d %H:%M} UTC"
-            what = f"{counted:,} of {len(times):,} interactions count, as {float(weights.sum()):,.1f} new ones"
-            say(f"{key}: {what}; the newest is of {when}")
+        if in_seconds:
+            when = f"{datetime.fromtimestamp(float(newest), UTC):%Y-%m-%d %H:%M} UTC"
+        counted = int((weights > 0).sum())
+        what = f"{counted:,} of {len(times):,} interactions count, as {float(weights.sum()):,.1f} new ones"
+        say(f"{key}: {what}; the newest is of {when}")
         return weights

@@ -55,7 +55,10 @@ class PositionTower(nn.Module):
 
     def forward(self, logits: Tensor, position: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return the logits of clicks at the positions: logits (B, L), position (B,) -> (B, L)."""
-        d = self.shift(position, sparse)
+        return self.shifted(logits, self.shift(position, sparse))
+
+    def shifted(self, logits: Tensor, d: Tensor) -> Tensor:
+        """Return the logits of clicks at positions of which `shift` is d: logits (B, L), d (B, L) -> (B, L)."""
         if self.bias.bias == "additive":
             return logits + d
         log_seen = nn.functional.logsigmoid(d) + torch.log(torch.tensor(2.0, device=d.device))

@@ -20,9 +20,10 @@ from recsys.data.features.blocks import ITEM
 from recsys.data.features.fitted import ITEMS, Fitted, ItemTable
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.vectors import Vectors
-from recsys.data.prepare.item_table import check_items_table, parsed_items
+from recsys.data.prepare.item_table import check_items_table, item_features, parsed_items
 from recsys.data.raw.vector_files import read_vectors
 from recsys.files import manifest
+from recsys.files.atomic import link_or_copy
 from recsys.files.manifest import FILE
 from recsys.job.fetched_runs import local_run
 from recsys.job.kinds import meta_task
@@ -37,8 +38,8 @@ class NoNewItems(UserError):
 
 
 @contextmanager
-def run_with_items(run: str, file: str | None, checkpoint: str = "best") -> Iterator[str]:
-    """Yield a folder that is the run's but for its items, to which those of a file are added; `run` without a file.
+def run_with_items(run: str, file: str, checkpoint: str = "best") -> Iterator[str]:
+    """Yield a folder that is the run's but for its items, to which those of a file are added.
 
     Items that the run knows keep their features.
 
@@ -49,9 +50,6 @@ def run_with_items(run: str, file: str | None, checkpoint: str = "best") -> Iter
     Raises:
         UserError: the file has no new item, or the items of the run have no features.
     """
-    if file is None:
-        yield run
-        return
     cfg, folder = open_run(str(local_run(run, checkpoint=checkpoint)))
     fitted = Fitted.load(folder)
     if cfg.kind.scores_rows:
@@ -69,21 +67,13 @@ def run_with_items(run: str, file: str | None, checkpoint: str = "best") -> Iter
     beside = folder.resolve().parent if os.access(folder.resolve().parent, os.W_OK) else None
     with TemporaryDirectory(prefix=".recsys-items-", dir=beside) as temporary:
         place = Path(temporary) / folder.resolve().name
-        shutil.copytree(
-            folder, place, copy_function=_link, ignore=lambda at, _: NOT_COPIED if at == str(folder) else ()
-        )
+        # files of a run are not changed, but replaced
+        ignored = lambda at, _: NOT_COPIED if at == str(folder) else ()  # noqa: E731
+        shutil.copytree(folder, place, copy_function=link_or_copy, ignore=ignored)
         grown.save(place / ITEMS)
         known = {n: e for n, e in (manifest.read(folder) or {}).items() if not n.startswith(f"{ITEMS}/")}
         manifest.write(place, manifest.entries_of(place, (place / ITEMS).rglob("*.*"), known=known))
         yield str(place)
-
-
-def _link(source: str, target: str) -> None:
-    """Link a file, or copy it to another file system: files of a run are not changed, but replaced."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def with_new_items(fitted: Fitted, file: str) -> tuple[ItemTable, int]:
@@ -99,14 +89,10 @@ def with_new_items(fitted: Fitted, file: str) -> tuple[ItemTable, int]:
     if data.semantic_ids is not None:
         raise UserError(f"{KEY}={file}: the codes of semantic ids are of the training's items; train again")
     data = _reading(data, file)
-    items = data.item_table
-    assert items is not None
+    assert data.item_table is not None
     check_items_table(data)
-    vectors = read_vectors(items, {})
-    rows = parsed_items(data, items, vectors, None)
-    assert data.item_feature is not None
-    if (kind := (fitted.types or {}).get(data.sparse_columns[data.item_feature].column)) is not None:
-        rows = rows.with_columns(kind.canonical(rows[ITEM]))
+    vectors = read_vectors(data.item_table, {})
+    rows = parsed_items(data, fitted, vectors, None)
     new = rows.join(table.rows.select(ITEM), on=ITEM, how="anti", maintain_order="left").unique(
         ITEM, keep="last", maintain_order=True
     )
@@ -115,9 +101,8 @@ def with_new_items(fitted: Fitted, file: str) -> tuple[ItemTable, int]:
     known = table.fitted
     for name, own in vectors.items():
         known.vectors[name] = _longer(known.vectors[name], own, new[ITEM])
-    ids = [n for n, c in items.sparse_columns.items() if not c.is_list]
-    made = known.apply(new).with_columns(new[ITEM]).with_columns(pl.col(ids).fill_null(0))
-    return ItemTable(known, pl.concat([table.rows, made.select(table.rows.columns)])), new.height
+    made = item_features(known, new).select(table.rows.columns)
+    return ItemTable(known, pl.concat([table.rows, made])), new.height
 
 
 def _reading(data: ResolvedData, file: str) -> ResolvedData:

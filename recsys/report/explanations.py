@@ -1,14 +1,12 @@
 """Sections of what explains the labels of runs: the columns that matter, and the positions of rows."""
 
-import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from recsys.evaluation import metrics_table
 from recsys.pages.charts.bars import Part, bar
 from recsys.pages.elements import plain, tail
 from recsys.pages.page_table import Cells, Column, PageTable, columns, cut
-from recsys.report.runs import ReportedRun
+from recsys.report.runs import ReportedRun, json_or_none
 
 MAX_RUNS = 4  # that have such a section
 WIDE = 220  # pixels of a bar
@@ -21,9 +19,7 @@ def explanations(runs: Sequence[ReportedRun]) -> list[tuple[str, str, PageTable]
 
 def _importances(run: ReportedRun) -> Iterator[tuple[str, str, PageTable]]:
     for file in sorted(run.path.glob("importance-*.json")):
-        found = {}
-        with suppress(OSError, ValueError):
-            found = json.loads(file.read_text(encoding="utf-8"))
+        found = json_or_none(file) or {}
         for label, entries in (found.get("labels") or {}).items():
             names = [*entries[0]["loss"]]
             top = max(max(e["loss"][names[0]]["value"] for e in entries), 1e-12)

@@ -177,7 +177,7 @@ def _run(path: Path, name: str) -> ReportedRun:
         config, text = shown, OmegaConf.to_yaml(OmegaConf.create(shown))
     if (made := starts.line(path)) is not None:
         text = f"# made by {made}\n{text}"
-    metrics = _json(path / "metrics.json")
+    metrics = json_or_none(path / "metrics.json")
     test = (metrics or {}).get("test") or {}
     for part in ("test", "validation", "train"):
         if not isinstance((metrics or {}).get(part), dict | list | None):
@@ -185,10 +185,10 @@ def _run(path: Path, name: str) -> ReportedRun:
     if wrong := next((n for n, v in dict(test).items() if not isinstance(v, int | float | None)), None):
         where = f"{path / 'metrics.json'}: test.{wrong}={test[wrong]!r}"
         raise UserError(f"{where} is not a number; evaluate the run again")
-    curves = (_json(path / "curves.json") or {}).get("test") or {}
+    curves = (json_or_none(path / "curves.json") or {}).get("test") or {}
     if not isinstance(curves, dict):
         raise UserError(f"{path / 'curves.json'}: test is not a mapping; evaluate the run again")
-    plan, history = _json(path / "plan.json"), _history(path)
+    plan, history = json_or_none(path / "plan.json"), _history(path)
     run = ReportedRun(path, name, flatten(config), text, metrics, curves, plan, history)
     if run.test:
         return run
@@ -204,7 +204,7 @@ def _run(path: Path, name: str) -> ReportedRun:
     return run
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def json_or_none(path: Path) -> dict[str, Any] | None:
     """Return the mapping in a JSON file; None if it is missing or incomplete."""
     try:
         content = finite(read_json(path))  # NaN is not valid JSON

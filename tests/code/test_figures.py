@@ -10,7 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (83_552, 74_000),
+    "lines": (83_541, 74_000),
     "files": (532, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_094, 800),

@@ -81,9 +81,7 @@ def read_items(
         return None
     trained = fitted.item_vocabulary.filter(pl.col("count") > 0)["value"]
     vectors = read_vectors(items, {data.item_key: trained})
-    rows = parsed_items(data, items, vectors, codes)
-    if (kind := (fitted.types or {}).get(data.sparse_columns[name].column)) is not None:  # 7.0 in the log is 7 here
-        rows = rows.with_columns(kind.canonical(rows[ITEM]))
+    rows = parsed_items(data, fitted, vectors, codes)
     key = rows[ITEM]
     if core is not None:
         left = pl.read_parquet(core, glob=False).select(pl.col("value").cast(key.dtype).alias(ITEM))
@@ -105,16 +103,20 @@ def read_items(
     fitted_items = fit(items, training) if old is None else grow(old.fitted, items, training)
     fitted_items.vectors = vectors
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
-    rows = fitted_items.apply(every).with_columns(every[ITEM])
-    ids = [n for n, c in items.sparse_columns.items() if not c.is_list]
-    return ItemTable(fitted_items, rows.with_columns(pl.col(ids).fill_null(0)))  # items without a row have no id
+    return ItemTable(fitted_items, item_features(fitted_items, every))
 
 
-def parsed_items(
-    data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], codes: Path | None
-) -> pl.DataFrame:
-    """Return the parsed rows of the item table, with ITEM."""
-    join = items_join(data)
+def item_features(fitted: Fitted, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the features of parsed rows of the item table, with ITEM. fitted: the transforms of the table"""
+    ids = [n for n, c in fitted.data.sparse_columns.items() if not c.is_list]
+    features = fitted.apply(rows).with_columns(rows[ITEM])
+    return features.with_columns(pl.col(ids).fill_null(0))  # items without a row have no id
+
+
+def parsed_items(data: ResolvedData, fitted: Fitted, vectors: dict[str, Vectors], codes: Path | None) -> pl.DataFrame:
+    """Return the parsed rows of the item table, with ITEM. fitted: the transforms of the rows that have the items"""
+    items, join = data.item_table, items_join(data)
+    assert items is not None and data.item_feature is not None
     if join is None:
         files = [vectors[n].values for n in data.items.vectors]
         files += [] if codes is None else [pl.read_parquet(codes / TABLE, glob=False)[KEY]]
@@ -130,4 +132,6 @@ def parsed_items(
     if (line := judge(label, data, side.height, len(bad), reasons)) is not None:
         say(line)
     key = side.select(as_value(side.schema, data.item_key)).to_series().gather(rows[LINE] - 1)
+    if (kind := (fitted.types or {}).get(data.sparse_columns[data.item_feature].column)) is not None:
+        key = kind.canonical(key)  # 7.0 in the log is 7 here
     return rows.with_columns(key.alias(ITEM)).drop(LINE)

@@ -35,7 +35,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 from recsys.base.errors import UserError
 from recsys.base.printable import escaped
 from recsys.files import manifest
-from recsys.files.atomic import remove_folder, whole_folder
+from recsys.files.atomic import link_or_copy, remove_folder, whole_folder
 
 KEY = "delta"  # in manifest.json
 VERSION = 1
@@ -130,7 +130,7 @@ class Delta:
         """Write one file of the result and check it. linked: whether the base has the same file"""
         if linked:
             manifest.check_file(base, name, self.entries[name], size_only=True)
-            link(manifest.inside(base, name), file)
+            link_or_copy(manifest.inside(base, name), file)
             return
         if (table := self.about["tables"].get(name)) is not None:
             files = (manifest.inside(self.folder, f"{ROWS}/{name}.{part}.npy") for part in ("ids", "bytes"))
@@ -147,7 +147,7 @@ class Delta:
             values = pl.read_parquet(manifest.inside(self.folder, f"{VALUES}/{name}"), glob=False)
             write_vocabulary(patched(pl.read_parquet(manifest.inside(base, name), glob=False), values), file)
         else:
-            link(manifest.inside(self.folder, f"{FILES}/{name}"), file)
+            link_or_copy(manifest.inside(self.folder, f"{FILES}/{name}"), file)
         try:
             manifest.check_file(file.parents[name.count("/")], name, self.entries[name])
         except manifest.DamagedFile as e:
@@ -182,14 +182,6 @@ def copy_rows(before: Path, file: Path, parts: Sequence[Segment]) -> None:
                 if not n:
                     raise ValueError(f"{before.name} ends before byte {start + left:,}")
                 start, at, left = start + n, at + n, left - n
-
-
-def link(source: Path, target: Path) -> None:
-    """Link a file, or copy it to another file system."""
-    with suppress(OSError):
-        os.link(source, target)
-        return
-    shutil.copy(source, target)
 
 
 def patched(base: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,6 @@ https://github.com/triton-inference-server/server/blob/main/docs/user_guide/mode
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from recsys.base.errors import UserError
 from recsys.base.packages import DISTRIBUTION
 from recsys.export.artefact.folder import FIL, GRAPH, PIPELINE, Artefact
 from recsys.export.triton import recommend, transforms
+from recsys.files.atomic import link_or_copy
 from recsys.online.row_transforms import RowTransforms
 from recsys.online.servable import TensorSpec
 
@@ -227,10 +227,7 @@ def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
         pairs = [(f, target / f.relative_to(source)) for f in files]
     for file, place in pairs:
         place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(file, place)
-        except OSError:
-            shutil.copy(file, place)
+        link_or_copy(file, place)
 
 
 def _ensemble(name: str, artefact: Artefact, steps: Sequence[Step]) -> list[str]:
