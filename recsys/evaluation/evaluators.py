@@ -4,7 +4,6 @@ The LightningModule uses an Evaluator without knowing its type. Closed-form mode
 of the retrieval evaluator directly.
 """
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from recsys.base.errors import NotFinite
 from recsys.data.features import GROUP, Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.binary import BinaryMetrics, groups_at, undefined
+from recsys.evaluation.by_value import exposure, slices
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.collected_rows import from_rank_0, rank
 from recsys.evaluation.group_metrics import group_metrics
@@ -31,11 +31,10 @@ from recsys.interface.labels import BinaryLabel, ClassLabel, Label, ScalarLabel,
 
 # metrics that are also measured before the calibration
 CALIBRATED = ("logloss", "ne", "calibration", "ece", "rmse", "mae")
-PARTS = 5  # number of quantile ranges for a dense feature
 
 
 class Evaluator(Protocol):
-    """Measures one split at a time. All ranks call every method, except `slices` and `write`, which rank 0 calls."""
+    """Measures one split at a time. All ranks call every method, except `details` and `write`, which rank 0 calls."""
 
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
         """Prepare to measure the rows of `loader` with the weights that the task has now. Collective.
@@ -60,9 +59,13 @@ class Evaluator(Protocol):
         """Return a line that names the undefined metrics and says why, or None if all are defined."""
         ...
 
-    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
-        """Return the metrics for each value of some features, over the rows of the last `compute`.
+    def details(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
+        """Return what metrics.json says beside the metrics of the last `compute`, by section; none that is empty.
 
+        slices: the metrics for each value of some features (`by_value.slices`); positions: what the rows' positions do
+        (`PositionEffects`); exposure: how often lists show items with each value of a feature (`by_value.exposure`)
+
+        names: the features of slices
         loader: the loader of the rows
         fitted: has the vocabularies, which name the values
         max_values: number of values of a feature that are measured at most, the most frequent ones
@@ -92,7 +95,6 @@ class LabelsEvaluator:
         group_ks: values of k of the metrics within groups (data.group). Labels after the first have their GAUC over
             these groups, and so has the first without `gauc`. Empty if batches do not keep groups together.
 
-    positions: what the rows' positions did in the last `compute`; see PositionEffects. Empty if rows have none
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class LabelsEvaluator:
         self.labels, self._gauc, self._group_ks = labels, gauc, group_ks
         self._groups_of = _column if every_id_known else _known_values
         self._loader: ParquetLoader | None = None
-        self._positions, self.positions = PositionEffects(labels), dict[str, Any]()
+        self._positions, self._effects = PositionEffects(labels), dict[str, Any]()
         self._brief = False
         self.metrics, self._uncalibrated = ([_metrics_of(x, exact_rows, bins) for x in labels] for _ in range(2))
 
@@ -141,7 +143,7 @@ class LabelsEvaluator:
 
     def compute(self) -> dict[str, float]:
         parts = [metrics.compute() for metrics in self.metrics]
-        self.positions = self._positions.compute() or {}
+        self._effects = self._positions.compute() or {}
         for part, label, before in zip(parts, self.labels, self._uncalibrated, strict=True):
             if label.is_calibrated:
                 part |= {f"{n}_uncalibrated": v for n, v in before.compute().items() if n in CALIBRATED}
@@ -185,9 +187,11 @@ class LabelsEvaluator:
         named = {f"{x.name}/{n}": v for x, part in pairs for n, v in part.items() if n != "rows"}
         return named | {"rows": max(part["rows"] for part in parts)}
 
-    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
-        if not names:
-            return {}
+    def details(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
+        sliced = self._slices(names, loader, fitted, max_values) if names else {}
+        return {name: found for name, found in (("slices", sliced), ("positions", self._effects)) if found}
+
+    def _slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         measured = [metrics for metrics in self.metrics if metrics.rows is not None]
         rows = [metrics.rows for metrics in measured if metrics.rows is not None]
         places = np.unique(np.concatenate([r.place for r in rows]))
@@ -284,8 +288,8 @@ class RetrievalEvaluator:
     def undefined(self, metrics: dict[str, float]) -> str | None:
         return None
 
-    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
-        return retrieval_slices(self.metrics, names, loader, fitted, max_values)
+    def details(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
+        return retrieval_details(self.metrics, names, loader, fitted, max_values)
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
         return None
@@ -294,13 +298,12 @@ class RetrievalEvaluator:
         write_ranks(self.metrics, folder / f"{split}_ranks.parquet")
 
 
-def retrieval_slices(
+def retrieval_details(
     metrics: RetrievalMetrics, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int
 ) -> dict[str, Any]:
-    """Return the metrics for each value of some features, over the queries of the last `compute`.
+    """Return what `Evaluator.details`, which has these parameters, returns over the queries of the last `compute`.
 
-    If some targets are cold and others are not, `metrics_table.TARGETS` has the metrics of both. The parameters are
-    those of `Evaluator.slices`.
+    If some targets are cold and others are not, `metrics_table.TARGETS` of the slices has the metrics of both.
     """
     places, query = np.unique(metrics.ranks[:, 0], return_inverse=True)
 
@@ -314,7 +317,9 @@ def retrieval_slices(
         parts = {"cold": metrics.ranks[cold], "warm": metrics.ranks[~cold]}
         rows = {value: {"rows": len(np.unique(ranks[:, 0])), "targets": len(ranks)} for value, ranks in parts.items()}
         found[TARGETS] = [{"value": value} | metrics.measure(ranks) | rows[value] for value, ranks in parts.items()]
-    return found | slices(names, loader, places, measure, fitted, max_values)
+    found |= slices(names, loader, places, measure, fitted, max_values)
+    shown = exposure(metrics, fitted, max_values)
+    return {name: tables for name, tables in (("slices", found), ("exposure", shown)) if tables}
 
 
 def write_ranks(metrics: RetrievalMetrics, path: Path) -> None:
@@ -327,51 +332,3 @@ def write_ranks(metrics: RetrievalMetrics, path: Path) -> None:
     for i, name in enumerate(metrics.protocols.protocols):
         columns |= {f"greater_{name}": metrics.ranks[:, 2 + 2 * i], f"ties_{name}": metrics.ranks[:, 3 + 2 * i]}
     pl.DataFrame(columns).write_parquet(path)
-
-
-Measure = Callable[[np.ndarray], dict[str, Any]]
-
-
-def slices(
-    names: list[str], loader: ParquetLoader, place: np.ndarray, measure: Measure, fitted: Fitted, max_values: int
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the metrics for each value of each feature: the most frequent values, then all other values together.
-
-    A row with several values counts for each of them. The rows of a dense feature are divided into PARTS ranges with
-    the same number of rows, named by the range of the values that the model reads.
-
-    place: (R,) row number in the split of each measured row
-    measure: returns the metrics of the measured rows with these indices 0 ... R - 1
-    """
-    tables: dict[str, list[dict[str, Any]]] = {}
-    for name in names:
-        column = loader.column(name, 0, loader.total_rows)
-        column = column if len(place) == len(column) else column.gather(place)
-        parts = _by_id(name, column, fitted, max_values) if name in fitted.data.sparse else _by_quantile(column)
-        tables[name] = [{"value": value} | measure(rows) for value, rows in parts]
-    return tables
-
-
-def _by_id(name: str, column: pl.Series, fitted: Fitted, max_values: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each value, the most frequent first, and the rows that have it."""
-    frame = pl.DataFrame({"id": column}).with_row_index("row")
-    if column.dtype == pl.List:
-        frame = frame.explode("id", empty_as_null=False, keep_nulls=False).unique()
-    ids = frame.group_by("id").len().sort("len", "id", descending=[True, False])["id"]
-    table = fitted.vocabularies.get(fitted.data.sparse_columns[name].table)
-    for id_ in ids.head(max_values):
-        value = str(id_) if table is None else table["value"][id_ - 1] if id_ > 0 else "(out of vocabulary)"
-        yield value or "(missing)", frame.filter(pl.col("id") == id_)["row"].to_numpy()
-    if len(ids) > max_values:
-        others = ~pl.col("id").is_in(ids.head(max_values).implode())
-        yield f"({len(ids) - max_values:,} others)", frame.filter(others)["row"].unique().to_numpy()
-
-
-def _by_quantile(column: pl.Series) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each range of a dense feature's values, ascending, and its rows."""
-    values = column.to_numpy()
-    bounds = np.unique(np.quantile(values, np.linspace(0, 1, PARTS + 1)))
-    part = np.searchsorted(bounds[1:-1], values, side="left")
-    for i in np.unique(part):
-        rows = np.flatnonzero(part == i)
-        yield f"{values[rows].min():.4g} to {values[rows].max():.4g}", rows

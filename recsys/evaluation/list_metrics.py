@@ -47,6 +47,9 @@ class ListMetrics:
         names: metrics to compute.
         k: lengths of lists.
         popularity: (N,) counts of the candidates in the training data. Candidates are 1 ... N - 1.
+
+    Attributes:
+        listed: for each k, (N,) how many lists of the last `compute` contain each candidate, over all processes.
     """
 
     def __init__(self, names: tuple[str, ...], k: tuple[int, ...], popularity: np.ndarray) -> None:
@@ -60,6 +63,7 @@ class ListMetrics:
         ordered, order = self._popularity.sort(descending=True, stable=True)
         in_tail = ordered.cumsum(0) - ordered >= SHORT_HEAD * self._popularity.sum()
         self._in_tail = torch.empty_like(in_tail).index_copy_(0, order, in_tail)
+        self.listed: dict[int, np.ndarray] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -131,6 +135,7 @@ class ListMetrics:
                 "unexpectedness": unexpected / lists,
                 "serendipity": useful / surprising,
             }
+        self.listed = {k: counts.numpy() for k, counts in zip(self.k, self._listed, strict=True)}
         self._reset()
         at = {k: i for i, k in enumerate(self.k)}
         split_names = [name.rpartition("@") for name in list_metric_names(self.names, self.k)]

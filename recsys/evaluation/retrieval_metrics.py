@@ -222,7 +222,13 @@ class RetrievalMetrics:
 
     @property
     def _measures_lists(self) -> bool:
-        return self.with_lists and bool(self.protocols.lists) and "full" in self.protocols.protocols
+        asked = self.protocols.lists or self.protocols.exposure
+        return self.with_lists and bool(asked) and "full" in self.protocols.protocols
+
+    @property
+    def listed(self) -> dict[int, np.ndarray]:
+        """For each k, (N,) how many lists of the last `compute` contain each candidate; empty without such lists."""
+        return self._lists.listed
 
     def _watched(self, score: Score) -> Score:
         """Return `score`, which also notes the highest score."""

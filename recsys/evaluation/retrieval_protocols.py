@@ -21,6 +21,7 @@ class Protocols:
             as in the lists. Only with filter_history.
         seed: seed of the sampling.
         lists: metrics of the lists of the best candidates, measured if `protocols` contains full (`ListMetrics`).
+        exposure: features of items; how often these lists show items with each of their values (`by_value.exposure`).
     """
 
     k: tuple[int, ...] = (5, 10, 20)
@@ -30,6 +31,7 @@ class Protocols:
     rank_repeats: bool = False
     seed: int = 0
     lists: tuple[str, ...] = ()
+    exposure: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.lists:

@@ -15,7 +15,7 @@ from recsys.base.packages import EXTRAS, check_extra
 from recsys.base.ranges import FLOAT32_MAX
 from recsys.base.secrets import still_masked, variable
 from recsys.data.features.label_kinds import BinaryLabelColumn
-from recsys.data.features.resolved_data import feature_spec
+from recsys.data.features.resolved_data import ResolvedData, feature_spec
 from recsys.data.raw.vector_files import table_widths
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.job.build import BUILT_WITH, check_target_path, with_dims
@@ -24,6 +24,7 @@ from recsys.job.kinds import learns_all_rows, loss_facts_of, model_facts, model_
 from recsys.job.resumed import names_a_run
 from recsys.job.run_config import RunConfig
 from recsys.schema.class_facts import LossFacts, losses_by_name
+from recsys.schema.run_schema import ProtocolConfig
 from recsys.schema.signatures import check_against_source
 
 TRAINING_KEYS = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
@@ -259,6 +260,23 @@ def _check_metrics(cfg: RunConfig) -> None:
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
+    if cfg.protocol.exposure and not cfg.kind.scores_rows:
+        _check_exposure(cfg.protocol, data.item_table)
+
+
+def _check_exposure(protocol: ProtocolConfig, items: ResolvedData | None) -> None:
+    """Raise UserError if `protocol.exposure` names what the items do not have."""
+    if "full" not in protocol.candidates:
+        needs = f"needs protocol.candidates=[full], and this is {protocol.candidates}"
+        raise UserError(f"protocol.exposure={protocol.exposure}: {needs}")
+    if items is None:
+        hint = "name the file with the items' columns in data.items.file, and the column in data.items.sparse"
+        raise UserError(f"protocol.exposure={protocol.exposure}: this data has no features of items; {hint}")
+    known = [*items.sparse_columns, *(n for n, c in items.dense_columns.items() if c.is_number)]
+    for name in protocol.exposure:
+        if name not in known:
+            hint = "; to use a column for metrics only, add it to data.items.sparse with model=false"
+            raise UserError(f"protocol.exposure: no feature of items {name}{did_you_mean(name, known)}{hint}")
 
 
 def monitor_of(cfg: RunConfig, given: str | None) -> str:

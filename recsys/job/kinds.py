@@ -254,7 +254,8 @@ def protocol_of(cfg: ResolvedConfig) -> Protocols:
         raise UserError(f"protocol.lists={asked}: needs protocol.candidates=[full], and this is {p.candidates}")
     lists = tuple(name for name in p.lists if name != "diversity" or kind_of(cfg).has_vectors)
     try:
-        return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.rank_repeats, p.seed, lists)
+        own = (p.negatives, p.filter_history, p.rank_repeats, p.seed, lists, tuple(p.exposure))
+        return Protocols(tuple(p.k), tuple(p.candidates), *own)
     except ValueError as e:
         raise UserError(f"protocol.{e}") from e
 

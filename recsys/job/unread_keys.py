@@ -17,6 +17,7 @@ from recsys.schema.fields import defaults, flatten
 
 MAX_SHOWN = 20
 SHARES = ("order", "time", "random", "hash")
+SLICED = "with metrics.slices or protocol.exposure"
 IN_SHARES = f"with data.split.by={', '.join(SHARES)}"
 TIMED = ("time", "hash", "kfold")
 TRAINER = (
@@ -109,7 +110,7 @@ RULES = (
     Rule(("protocol.*",), lambda cfg: not cfg.kind.scores_rows, "by models that retrieve items"),
     Rule(("metrics.bins", "metrics.exact_rows"), lambda cfg: cfg.kind.scores_rows, "by models that score rows"),
     Rule(("metrics.k",), of_data(lambda d: d.together), "with data.group.together=true"),
-    Rule(("metrics.slice_values",), lambda cfg: bool(cfg.metrics.slices), "with metrics.slices"),
+    Rule(("metrics.slice_values",), lambda cfg: bool(cfg.metrics.slices or cfg.protocol.exposure), SLICED),
     Rule(("protocol.rank_repeats",), leaves_out_history, "where protocol.filter_history leaves out the history"),
     Rule(("protocol.negatives", "protocol.seed"), draws_negatives, "where protocol.candidates samples items"),
     Rule(("optim.sparse.beta*",), has_moments, "by optim.sparse.name=adam and its like"),

@@ -1,9 +1,9 @@
-"""Sections of what explains the labels of runs: the columns that matter, and the positions of rows."""
+"""Sections of what explains runs: the columns that matter, the positions of rows, and what lists show."""
 
 from collections.abc import Iterator, Sequence
 
 from recsys.evaluation import metrics_table
-from recsys.pages.charts.bars import Part, bar
+from recsys.pages.charts.bars import Part, bar, thin_bars
 from recsys.pages.elements import plain, tail
 from recsys.pages.page_table import Cells, Column, PageTable, columns, cut
 from recsys.report.runs import ReportedRun, json_or_none
@@ -13,8 +13,8 @@ WIDE = 220  # pixels of a bar
 
 
 def explanations(runs: Sequence[ReportedRun]) -> list[tuple[str, str, PageTable]]:
-    """Return the heading, a note and a table of each run's importances, and of its positions."""
-    return [part for run in runs[:MAX_RUNS] for part in (*_importances(run), *_positions(run))]
+    """Return the heading, a note and a table of each run's importances, of its positions, and of its exposure."""
+    return [part for run in runs[:MAX_RUNS] for part in (*_importances(run), *_positions(run), *_exposure(run))]
 
 
 def _importances(run: ReportedRun) -> Iterator[tuple[str, str, PageTable]]:
@@ -61,3 +61,26 @@ def _positions(run: ReportedRun) -> Iterator[tuple[str, str, PageTable]]:
             f"{split} rows. Rates are those of the rows, {learned} is what was learned, and predictions leave it out."
         )
         yield f"Positions: {tail(run.name, 40)}", note, PageTable(heads, rows, first=20)
+
+
+def _exposure(run: ReportedRun) -> Iterator[tuple[str, str, PageTable]]:
+    for split, tables in ((run.metrics or {}).get("exposure") or {}).items():
+        for feature, parts in tables.items():
+            ks = [int(name.removeprefix("lift@")) for name in parts[0] if name.startswith("lift@")]
+            longest = f"share@{max(ks)}"
+            top = max(max(p["training"], p[longest]) for p in parts) or 1.0
+            rows: list[Cells] = []
+            for p in parts:
+                shares = ((p["training"], "var(--g2)"), (p[longest], "var(--c0)"))
+                drawn = thin_bars([[Part(x, paint, tip=f"{x:.2%}")] for x, paint in shares], top)
+                lifts = ["–" if p[f"lift@{k}"] is None else f"{p[f'lift@{k}']:.2f}" for k in ks]
+                counts = [f"{p['candidates']:,}", f"{p['training']:.1%}", f"{p[longest]:.1%}"]
+                rows.append([cut(p["value"], 40), drawn, *counts, *lifts])
+            names = [feature, "", "candidates", "training rows", f"places of {max(ks)}", *(f"lift@{k}" for k in ks)]
+            note = (
+                f"Share of the training rows (grey) and of the places of the lists of the {split} queries (colour) "
+                "whose item has the value. Lift is the second divided by the first: 1 if lists show a value as often "
+                "as users chose it."
+            )
+            heads = columns(names, left=[feature, ""])
+            yield f"Exposure by {feature}: {tail(run.name, 40)}", note, PageTable(heads, rows, first=20)

@@ -100,7 +100,7 @@ def page(
             *(_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows),
         ],
         slices=[sections.slices(some, paints) for some in (predicting, retrieving) if some],
-        explanations=explanations([run_line.first for run_line in predicting]),
+        explanations=explanations([run_line.first for run_line in compared]),
         times=times,
         parts=() if isinstance(times, str) else sections.PARTS,
         ranking=bool(predicting),

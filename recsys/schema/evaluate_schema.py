@@ -28,6 +28,7 @@ class EvaluateProtocolConfig:
     rank_repeats: bool | None = None
     seed: Natural | None = None
     lists: list[str] | None = None
+    exposure: list[str] | None = None
 
 
 @dataclass(config=CHECKED)

@@ -328,6 +328,7 @@ class ProtocolConfig:
         lambda: ["coverage", "gini", "novelty", "diversity", "popularity_lift"],
         "full: metrics of the lists of the best k candidates; [] leaves them out",
     )
+    exposure: list[str] = field(list, "full: features of items; how often these lists show items with each value")
 
 
 @dataclass(config=CHECKED)

@@ -27,7 +27,7 @@ from recsys.job.run_config import RunConfig
 from recsys.training.fit_at_once import FITTERS
 from recsys.training.fitted_ranking import scoring_module
 from recsys.training.loaders import loader_on_cpu, split_loader
-from recsys.training.results import say_gaps, say_positions, say_repeats, show_tables, show_targets
+from recsys.training.results import say_details, say_repeats, show_tables, show_targets, with_details, write_details
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run, protocol
 from recsys.training.trainer import as_counts, build_module, build_trainer, metrics_of
@@ -76,9 +76,8 @@ def evaluate(
         methods = FITTERS[type(cfg.kind)]
         with process_group("cpu", t.threads, started):
             model = methods.load(cfg, prepared.fitted, best)
-            measured, sliced = methods.measure_split(model, cfg, prepared, split, path)
-        slices = {"slices": {split: sliced}} if sliced else {}
-        return {split: measured} | slices | {"protocol": protocol(cfg, prepared, best)}
+            measured, details = methods.measure_split(model, cfg, prepared, split, path)
+        return with_details({split: measured}, details, split) | {"protocol": protocol(cfg, prepared, best)}
     with process_group(cfg.accelerator, t.threads, started, t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         if isinstance(module.evaluator, LabelsEvaluator):
@@ -90,12 +89,8 @@ def evaluate(
             return {}
         if output is not None:
             module.evaluator.write(output, split)
-        metrics: dict[str, Any] = {split: metrics_of(tested, "test")}
-        names, most = list(cfg.metrics.slices), cfg.metrics.slice_values
-        if sliced := module.evaluator.slices(names, loader, prepared.fitted, most):
-            metrics["slices"] = {split: sliced}
-        if positions := getattr(module.evaluator, "positions", {}):
-            metrics["positions"] = {split: positions}
+        details, _ = write_details(cfg, prepared.fitted, module.evaluator, loader, split, None)
+        metrics = with_details({split: metrics_of(tested, "test")}, details, split)
         return metrics | {"protocol": protocol(cfg, prepared, best)}
 
 
@@ -117,8 +112,7 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     show_tables({split: metrics[split]})  # first: the folder may be read-only
     show_targets(metrics, split)
     say_repeats(metrics, split)
-    say_gaps(metrics, split)
-    say_positions(metrics)
+    say_details(metrics, split)
     write_json(target, metrics)
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")
 

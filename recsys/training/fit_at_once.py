@@ -37,4 +37,4 @@ def fit_at_once(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     for logger in loggers:
         for split, metrics in splits.items():
             logger.log_metrics({f"{split}/{name}": value for name, value in metrics.items()}, step=0)
-    return RunResults(splits, train, checkpoint, loggers, (measured["test"][1] or {}) if "test" in measured else {})
+    return RunResults(splits, train, checkpoint, loggers, measured["test"][1] if "test" in measured else {})

@@ -98,7 +98,7 @@ def calibrate(model: Any, cfg: RunConfig, prepared: Prepared, run: Path) -> None
 def measure_split(
     model: Any, cfg: RunConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the metrics of a split, and those for each value of the features `metrics.slices`.
+    """Return the metrics of a split, and what `Evaluator.details` returns.
 
     Args:
         run: the run's folder, whose calibration is applied.
@@ -109,8 +109,8 @@ def measure_split(
     evaluator.labels = load_calibration(run, evaluator.labels)
     loader = loader_on_cpu(cfg, prepared, split)
     measured = _measure(model, evaluator, loader, split)
-    sliced, _ = write_details(cfg, prepared.fitted, evaluator, loader, split, run if write else None)
-    return measured, sliced
+    details, _ = write_details(cfg, prepared.fitted, evaluator, loader, split, run if write else None)
+    return measured, details
 
 
 def _measure(model: Any, evaluator: LabelsEvaluator, loader: ParquetLoader, split: str) -> dict[str, Any]:

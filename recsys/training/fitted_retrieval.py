@@ -12,7 +12,7 @@ from recsys.data.features import Fitted
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.loader.training_rows import training_lists
 from recsys.data.prepare.prepared import Prepared
-from recsys.evaluation.evaluators import retrieval_slices, write_ranks
+from recsys.evaluation.evaluators import retrieval_details, write_ranks
 from recsys.evaluation.retrieval_counts import Score
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.files import manifest
@@ -79,7 +79,7 @@ def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
 def measure_split(
     model: Any, cfg: RunConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the metrics of a split's queries, and those for each value of the features `metrics.slices`.
+    """Return the metrics of a split's queries, and what `Evaluator.details` returns.
 
     write: write the ranks of the targets to the run's folder
     """
@@ -97,10 +97,10 @@ def measure_split(
     if metrics.not_finite:
         raise NotFinite(f"{split}: the scores of some items are NaN or infinite; try other values of model.*")
     names, most = list(cfg.metrics.slices), cfg.metrics.slice_values
-    sliced = retrieval_slices(metrics, names, loader, prepared.fitted, most)
+    details = retrieval_details(metrics, names, loader, prepared.fitted, most)
     if write and cfg.metrics.predictions:
         write_ranks(metrics, run / f"{split}_ranks.parquet")
-    return measured, sliced
+    return measured, details
 
 
 def scores(model: Any, history: CandidateLists, n: int) -> Score:

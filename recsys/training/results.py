@@ -32,6 +32,7 @@ from recsys.training.run_dir import MISSES_REPEATS, add_results, protocol
 if TYPE_CHECKING:
     from rich.table import Table
 
+RARE = 0.1  # exposure is said of values with at least this part of an equal share of the training rows
 MIN_ROWS = 100  # of a value whose metric is compared with those of others
 UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
 
@@ -44,27 +45,21 @@ class RunResults:
     train: rows, seconds and the like of the training
     checkpoint: the one that was measured
     loggers: of the run; none on ranks other than 0
-    slices: the test split's metrics of each value of metrics.slices
+    details: what metrics.json says of the test split beside its metrics, by section (`Evaluator.details`)
     curves: the test split's curves
-    positions: what the positions of its rows do to the label; empty if they have none
     """
 
     splits: dict[str, dict[str, Any]]
     train: dict[str, Any]
     checkpoint: Path | None
     loggers: list[Logger] = field(default_factory=list)
-    slices: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Any] | None = None
-    positions: dict[str, Any] = field(default_factory=dict)
 
 
 def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunResults) -> None:
     """Write metrics.json, log it, and print it."""
-    metrics: dict[str, Any] = dict(results.splits)
-    if results.slices:
-        metrics["slices"] = {"test": results.slices}
-    if results.positions:
-        metrics["positions"] = {"test": results.positions}
+    metrics = with_details(results.splits, results.details, "test")
     metrics["train"] = results.train
     metrics["protocol"] = protocol(cfg, prepared, results.checkpoint)
     if bayes := best_metrics(prepared):
@@ -80,10 +75,15 @@ def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunRe
         say(line)
 
 
+def with_details(splits: dict[str, dict[str, Any]], details: dict[str, Any], split: str) -> dict[str, Any]:
+    """Return the metrics of splits, and of one of them what `Evaluator.details` returned."""
+    return splits | {section: {split: found} for section, found in details.items()}
+
+
 def write_details(
     cfg: RunConfig, fitted: Fitted, evaluator: Evaluator, loader: ParquetLoader, split: str, run: Path | None
 ) -> tuple[dict[str, Any], dict[str, list[Any]] | None]:
-    """Return the metrics of slices and, if `run` is a folder, write curves and predictions to it and return the curves.
+    """Return what `Evaluator.details` returns and, if `run` is a folder, write curves and predictions; and the curves.
 
     All describe the rows that the evaluator has measured last.
 
@@ -94,14 +94,23 @@ def write_details(
         run: the run's folder; None writes nothing.
     """
     names = list(cfg.metrics.slices)
-    sliced = evaluator.slices(names, loader, fitted, cfg.metrics.slice_values)
+    details = evaluator.details(names, loader, fitted, cfg.metrics.slice_values)
     if run is None:
-        return sliced, None
+        return details, None
     if (curves := evaluator.curves(cfg.metrics.bins)) is not None:
         write_json(run / "curves.json", {split: curves})
     if cfg.metrics.predictions:
         evaluator.write(run, split)
-    return sliced, curves
+    return details, curves
+
+
+def say_details(metrics: dict[str, Any], split: str) -> None:
+    """Say what stands out of what metrics.json says of a split beside its metrics."""
+    say_gaps(metrics, split)
+    for feature, parts in metrics.get("exposure", {}).get(split, {}).items():
+        _say_exposure(feature, parts, split)
+    if effects := metrics.get("positions", {}).get(split):
+        _say_positions(effects, split)
 
 
 def say_gaps(metrics: dict[str, Any], split: str) -> None:
@@ -118,13 +127,21 @@ def say_gaps(metrics: dict[str, Any], split: str) -> None:
                 say(f"{split}, {feature}: {name} differs by {gap:.4f}, from {' to '.join(ends)}")
 
 
-def say_positions(metrics: dict[str, Any]) -> None:
-    """Say how much of a split's label the positions of its rows explain; see PositionEffects."""
-    for split, effects in metrics.get("positions", {}).items():
-        _say_positions(effects, split)
+def _say_exposure(feature: str, parts: list[dict[str, Any]], split: str) -> None:
+    """Say which values of a feature of protocol.exposure the longest lists show most and least often."""
+    k = max(int(name.removeprefix("lift@")) for name in parts[0] if name.startswith("lift@"))
+    known = sorted((p for p in parts if p["training"] * len(parts) >= RARE), key=lambda p: p[f"lift@{k}"])
+    if len(known) > 1:
+        ends = (
+            f"{p['value']} {p[f'lift@{k}']:.2f} times ({p[f'share@{k}']:.1%} of the places, {p['training']:.1%} of the "
+            "training rows)"
+            for p in (known[-1], known[0])
+        )
+        say(f"{split}, {feature}: lists of {k} show {' and '.join(ends)} as often as users chose them")
 
 
 def _say_positions(effects: dict[str, Any], split: str) -> None:
+    """Say how much of a split's label the positions of its rows explain; see PositionEffects."""
     each, with_positions = effects["positions"], effects["at_positions"]
     rates = ", ".join(f"{p['rate']:.1%} at {p['position']}" for p in (each[0], each[-1]))
     say(
@@ -205,8 +222,7 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     if rows:
         show_tables(rows)
     show_targets(metrics, "test")
-    say_gaps(metrics, "test")
-    say_positions(metrics)
+    say_details(metrics, "test")
     test = metrics.get("test", {})
     if not test:
         say("test: the data has no test rows (data.split.test=0), so that nothing is measured on them")

@@ -112,9 +112,8 @@ def measure(
         [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
         results.splits["test"] = metrics_of(test, "test")
         if ranks.rank == 0:
-            details = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", folder.path)
-            results.slices, results.curves = details
-            results.positions = getattr(module.evaluator, "positions", {})
+            written = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", folder.path)
+            results.details, results.curves = written
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
         results.splits["validation"] = metrics_of(valid, "validation")

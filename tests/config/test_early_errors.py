@@ -54,7 +54,7 @@ NUMBERS = (  # any number, and numbers that PyTorch takes
 
 def may_be(key: str, value: Any, with_data: bool) -> bool:
     """Return whether the value of a key may be right, for all that the config alone shows."""
-    if key == "protocol.lists":
+    if key in ("protocol.lists", "protocol.exposure"):
         return with_data  # ranking models do not read it
     if key in FREE or (key in NUMBERS and value == -3):
         return True

@@ -80,6 +80,9 @@ MISTAKES = """
 model=ease trainer.devices=2 | fitted in one process; set trainer.devices=1
 model=ease protocol.candidates=[uniform] protocol.lists=[serendipity] | protocol.lists=
 model=sasrec protocol.lists=[coverge] | protocol.lists: coverge is not a metric of lists
+model=ease protocol.exposure=[year] | this data has no features of items; name the file
+model=ease data=movielens_100k_retrieval protocol.exposure=[genre] | no feature of items genre; did you mean genres
+model=ease protocol.candidates=[uniform] protocol.exposure=[year] | protocol.exposure=.* needs protocol.candidates=
 model=sasrec protocol.candidates=[ful] | protocol.candidates\\[0\\]=ful: .*full
 model=sasrec checkpoint.monitor=validation/auc | validation/auc: no such metric
 model=sasrec checkpoint.monitor=validation/gini@10 | gini@10: metrics of lists are measured after training only

@@ -243,7 +243,7 @@ def test_slices_of_several_labels_measure_the_rows_that_have_them() -> None:
     loader = SimpleNamespace(total_rows=rows, column=lambda _, start, stop: ids[start:stop])
     data = SimpleNamespace(sparse={"c"}, sparse_columns={"c": SimpleNamespace(table=None)})
     fitted = SimpleNamespace(data=data, vocabularies={})
-    table = evaluator.slices(["c"], cast(ParquetLoader, loader), cast(Fitted, fitted), 20)["c"]
+    table = evaluator.details(["c"], cast(ParquetLoader, loader), cast(Fitted, fitted), 20)["slices"]["c"]
     p = torch.sigmoid(output).numpy()
     for part in table:
         there = ids.to_numpy() == int(part["value"])

@@ -2,8 +2,11 @@
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from examples import examples
@@ -14,6 +17,8 @@ from torch import Tensor
 
 import recsys.evaluation.list_metrics
 import recsys.evaluation.retrieval_counts
+from recsys.data.features import Fitted
+from recsys.evaluation.by_value import exposure
 from recsys.evaluation.list_metrics import gini
 from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval_counts import best_keys, merged, merged_over_processes
@@ -212,3 +217,29 @@ def test_without_rows_or_candidates_metrics_are_nan() -> None:
 
 def test_the_default_config_measures_all_but_what_compares_with_popularity() -> None:
     assert {*LISTS} - {*ProtocolConfig().lists} == {"average_popularity", "long_tail", "unexpectedness", "serendipity"}
+
+
+def test_exposure_counts_the_places_of_items_with_each_value() -> None:
+    rng, n, rows, ks = np.random.default_rng(0), 40, 30, (2, 5)
+    scores, popularity = rng.random((rows, n)), rng.integers(0, 9, n)
+    kinds = [sorted(set(rng.integers(1, 4, rng.integers(0, 3)).tolist())) for _ in range(n)]
+    metrics = RetrievalMetrics(Protocols(ks, exposure=("kind",)), popularity)
+    for start in range(0, rows, 7):
+        part = torch.from_numpy(scores[start : start + 7])
+        wanted, none = lists([[1]] * len(part)), lists([[]] * len(part))
+        metrics.update(part, lambda q, first, stop: q[:, first:stop], wanted, none, start)
+    assert not {name for name in metrics.compute() if name.startswith(LISTS)}
+    data = SimpleNamespace(sparse={"kind"}, sparse_columns={"kind": SimpleNamespace(table=None)})
+    own = SimpleNamespace(data=data, vocabularies={})
+    column = pl.Series("kind", kinds, dtype=pl.List(pl.Int64))
+    items = SimpleNamespace(fitted=own, rows=pl.DataFrame([column]))
+    [table] = exposure(metrics, cast(Fitted, SimpleNamespace(items=items)), 20).values()
+    assert {p["value"] for p in table} == {"1", "2", "3"}
+    best = 1 + np.argsort(-scores[:, 1:], axis=1)
+    for p in table:
+        has = np.array([int(p["value"]) in k for k in kinds])
+        training = popularity[1:][has[1:]].sum() / popularity[1:].sum()
+        assert (p["candidates"], p["training"]) == (has[1:].sum(), pytest.approx(training))
+        for k in ks:
+            assert p[f"share@{k}"] == pytest.approx(has[best[:, :k]].mean())
+            assert p[f"lift@{k}"] == pytest.approx(has[best[:, :k]].mean() / training)

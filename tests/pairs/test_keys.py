@@ -32,6 +32,7 @@ KEYS = [  # another value of each key, with what it needs
     *("metrics.exact_rows=10", "metrics.predictions=false"),
     *("protocol.candidates=[uniform] protocol.lists=[]", "protocol.k=[3]", "protocol.negatives=7", "protocol.seed=5"),
     *("protocol.filter_history=false", "protocol.rank_repeats=true", "protocol.lists=[]"),
+    "protocol.exposure=[brand]",
     *("optim.dense.lr=0.3", "optim.dense._target_=torch.optim.SGD", "optim.sparse.name=sgd", "optim.sparse.lr=0.9"),
     *("optim.sparse.eps=0.5", "optim.sparse.beta1=0.1", "optim.sparse.beta2=0.1", "optim.sparse.weight_decay=0.1"),
     *("optim.sparse.clip=0.0001", "optim.clip_norm=0.0001", "optim.ema=0.5", "schedule=cosine", "optim.interval=step"),
@@ -91,9 +92,8 @@ def made(run: Trial) -> dict[str, Any]:
     log = len((path / "metrics.csv").read_text().splitlines()) if (path / "metrics.csv").exists() else 0
     files = sorted({re.sub(r"events.*", "events", str(f.relative_to(path))) for f in path.rglob("*")})
     measured = {split: figures(run.metrics[split]) for split in ("validation", "test")}
-    return (
-        {"features": run.features, "slices": run.metrics.get("slices"), "log": log, "files": files} | measured | tables
-    )
+    parts = {section: run.metrics.get(section) for section in ("slices", "exposure")}
+    return {"features": run.features, "log": log, "files": files} | parts | measured | tables
 
 
 @pytest.fixture(scope="module")
