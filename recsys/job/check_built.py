@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 
 from omegaconf import DictConfig
 
+from recsys.base.console import say
 from recsys.base.cores import allowed_cores
 from recsys.base.errors import UserError
 from recsys.job.build import BUILT_WITH, bind, build_loss, build_model, check_takes, make, make_scheduler
@@ -133,6 +134,8 @@ def _check_model(cfg: RunConfig, processes: int, trains: bool) -> None:
         raise UserError(f"trainer.batch_size={cfg.trainer.batch_size}: {why}; {fix}")
     infos = tables(task)
     constraints(cfg.sharding, infos, processes)
+    if cfg.sharding.dedup and all(info.pooled for info in infos.values()):
+        say("no effect on this run: sharding.dedup is read only by models with tables of unpooled lists")
     if trains and names_files(cfg.data):
         check_vector_tables(infos, {table: np.empty((0, width)) for table, width in table_widths(cfg.data).values()})
 

@@ -333,6 +333,9 @@ def _check_calibration(cfg: RunConfig) -> None:
 def _check_steps(cfg: RunConfig) -> None:
     """Check keys of several parts that do not fit each other; the schemas know those of one part."""
     t, o = cfg.trainer, cfg.optim
+    if o.sparse.clip is not None and cfg.sharding.dedup:
+        why = "limits the gradients of single lookups, and sharding.dedup=true adds up those of an id first"
+        raise UserError(f"optim.sparse.clip={o.sparse.clip}: {why}; set one of them to its default")
     if o.sparse.clip is not None and t.accumulate > 1:
         raise UserError(
             f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which are not used with "

@@ -101,6 +101,7 @@ class ShardingConfig:
     )
     hbm_gib: PositiveFloat | None = field(None, "memory of a device, before TorchRec's reserve of 15%; null: all of it")
     comms: CommsConfig = field(CommsConfig)
+    dedup: bool = field(False, "tables of unpooled lists: look up and exchange each id of a batch once")
     table_dtype: Literal["fp32", "fp16"] = field(
         "fp32", "type of the numbers in tables; on GPUs, fp16 is rounded stochastically"
     )

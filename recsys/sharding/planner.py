@@ -128,7 +128,7 @@ def make_planner(
         timeout_seconds=seconds,
     )
     kinds: tuple[Any, ...] = (Sharder, SequenceSharder)
-    return planner, [kind(optim, torch.device(device), infos, sharding.comms, prefetch, bfloat16) for kind in kinds]
+    return planner, [kind(optim, torch.device(device), infos, sharding, prefetch, bfloat16) for kind in kinds]
 
 
 def make_plan(

@@ -15,6 +15,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingType
 
 from recsys.base.errors import UserError
 from recsys.schema.run_schema import CommsConfig, ShardingConfig
+from recsys.sharding.dedup import add_cpu_operator
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.tables import TableInfo
 
@@ -51,7 +52,7 @@ class _EveryType:
 
     Args:
         device: the device of the tables.
-        comms: the number types of the exchanged vectors.
+        sharding: has the number types of the exchanged vectors, and whether ids are exchanged once (`dedup`).
         prefetch: whether a pipeline loads the rows of the next batch into the cache; FBGEMM then keeps the rows of the
             current one there.
         bfloat16: whether the model multiplies in bfloat16. Tables on GPUs whose vectors it rounds then return bfloat16,
@@ -65,7 +66,7 @@ class _EveryType:
         optim: SparseOptimizer,
         device: torch.device,
         infos: dict[str, TableInfo],
-        comms: CommsConfig,
+        sharding: ShardingConfig,
         prefetch: bool = False,
         bfloat16: bool = False,
     ) -> None:
@@ -75,10 +76,15 @@ class _EveryType:
         if device.type == "cuda":  # the loader has checked the ids, which takes these kernels 4 % of DLRM's step
             self._more["bounds_check_mode"] = BoundsCheckMode.NONE
         super().__init__(  # type: ignore[call-arg]
-            fused_params=self._params() if self.fused else {}, qcomm_codecs_registry=codecs(comms, device)
+            fused_params=self._params() if self.fused else {},
+            qcomm_codecs_registry=codecs(sharding.comms, device),
+            **self._own_settings(sharding, device),
         )
         if prefetch:  # not told to the planner, which would then take cached rows for rows in HBM
             self._more["prefetch_pipeline"] = True
+
+    def _own_settings(self, sharding: ShardingConfig, device: torch.device) -> dict[str, Any]:
+        return {}
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         return list(self.TYPES)
@@ -109,3 +115,8 @@ class SequenceSharder(_EveryType, EmbeddingCollectionSharder):
     """Sharder of unpooled tables."""
 
     TYPES = SEQUENCE_TYPES  # type: ignore[assignment]
+
+    def _own_settings(self, sharding: ShardingConfig, device: torch.device) -> dict[str, Any]:
+        if sharding.dedup and device.type == "cpu":
+            add_cpu_operator()
+        return {"use_index_dedup": sharding.dedup}

@@ -54,20 +54,19 @@ class Case:
     decay: bool = True
     kernels: tuple[str, ...] = ()
     every_row: bool = False
+    dedup: bool = False
 
     def __str__(self) -> str:
-        more = [*self.kernels, *["every_row"] * self.every_row] + [f"{self.dim}-padded-{self.padding}"] * (
-            self.dim != 8
-        )
+        more = [*self.kernels, *["every_row"] * self.every_row, *["dedup"] * self.dedup]
+        more += [f"{self.dim}-padded-{self.padding}"] * (self.dim != 8)
         return "-".join([self.types, self.optimizer, *more])
 
     @property
     def sharding(self) -> ShardingConfig:
-        given = MIXED if self.types == "mixed" else {"types": [self.types]}
+        given = {**MIXED} if self.types == "mixed" else {"types": [self.types]}
         block = 4 if self.types == "grid_shard" else None  # on one node it would be row-wise
-        return ShardingConfig(
-            **given, padding=self.padding, kernels=list(self.kernels), cache_load_factor=0.1, column_block=block
-        )
+        given |= {"kernels": list(self.kernels), "cache_load_factor": 0.1, "column_block": block}
+        return ShardingConfig(**given, padding=self.padding, dedup=self.dedup)
 
     @property
     def optim(self) -> SparseOptimConfig:

@@ -8,14 +8,16 @@ from parity import Case, assert_equal, initial_tables, planned_bytes, train_all
 from processes import run
 
 from recsys.sharding.optimizers import OPTIMIZERS
-from recsys.sharding.sharders import TYPES
+from recsys.sharding.sharders import SEQUENCE_TYPES, TYPES
 
 CASES = [Case(t, o) for t in (*TYPES, "none", "mixed") for o in OPTIMIZERS]
 CASES += [Case(t, o, every_row=True) for t in (*TYPES, "mixed") for o in ("adam", "partial_rowwise_adam")]
 # widths that are no multiple of 4: padded, and equal to no padding
 PADDED = [Case(t, o, dim=6) for t in ("table_wise", "row_wise", "data_parallel") for o in OPTIMIZERS]
 CASES += [*PADDED, Case("row_wise", "rowwise_adagrad", dim=6, padding="64", decay=False)]
-AT_FOUR = [Case(t, o, decay=False) for t in (*TYPES, "mixed") for o in ("rowwise_adagrad", "adagrad")]
+CASES += [Case(t, o, dedup=True) for t in (*SEQUENCE_TYPES, "mixed") for o in ("rowwise_adagrad", "adam")]
+AT_FOUR = [Case(t, "rowwise_adagrad", decay=False, dedup=True) for t in ("row_wise", "mixed")]
+AT_FOUR += [Case(t, o, decay=False) for t in (*TYPES, "mixed") for o in ("rowwise_adagrad", "adagrad")]
 WITH_EVERY_OPTIMIZER = ("row_wise", "column_wise", "data_parallel")
 
 

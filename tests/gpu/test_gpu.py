@@ -41,6 +41,7 @@ NO_PREFETCH = pytest.mark.skipif(
 )
 CASES = [Case("table_wise", o, kernels=(k,)) for o in OPTIMIZERS for k in KERNELS]
 CASES += [Case("table_wise", o, dim=6, decay=False) for o in OPTIMIZERS]
+CASES += [Case("row_wise", "rowwise_adagrad", dedup=True)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
