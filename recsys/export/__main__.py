@@ -61,9 +61,11 @@ def write(cfg: ExportConfig) -> None:
     formats = _checked(cfg)
     if cfg.items is None:
         _write(cfg, formats)
-        return
-    from recsys.online.new_items import run_with_items
+    from recsys.online.new_items import run_with_items, say_grown_items  # after the errors of the config: imports torch
 
+    if cfg.items is None:
+        say_grown_items(cfg.run, cfg.checkpoint)
+        return
     with run_with_items(cfg.run, cfg.items, cfg.checkpoint) as run:
         cfg.run = run
         _write(cfg, formats)

@@ -14,6 +14,7 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import ITEM
+from recsys.data.features.fitted import ITEMS, ROWS
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.scorers import VectorScorer
 from recsys.files.atomic import write_json
@@ -86,5 +87,5 @@ def _added(before: Path, after: Path) -> int:
 
 def _vectors(folder: Path) -> tuple[list[object], np.ndarray]:
     artefact = Artefact.open(folder)
-    items = pl.read_parquet(folder / "pipeline" / "items" / "items.parquet", columns=[ITEM])[ITEM][1:].to_list()
+    items = pl.read_parquet(folder / "pipeline" / ITEMS / ROWS, columns=[ITEM])[ITEM][1:].to_list()
     return items, VectorScorer(artefact, 1, exact=True).items

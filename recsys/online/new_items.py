@@ -17,16 +17,18 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import ITEM
-from recsys.data.features.fitted import ITEMS, Fitted, ItemTable
+from recsys.data.features.fitted import ITEMS, ROWS, SEMANTIC_IDS, Fitted, ItemTable
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.vectors import Vectors
 from recsys.data.prepare.item_table import check_items_table, item_features, parsed_items
 from recsys.data.raw.vector_files import read_vectors
+from recsys.data.semantic_ids.fit_semantic_ids import code_new_items
 from recsys.files import manifest
 from recsys.files.atomic import link_or_copy
 from recsys.files.manifest import FILE
 from recsys.job.fetched_runs import local_run
 from recsys.job.kinds import meta_task
+from recsys.schema.data_schema import SemanticIdsConfig
 from recsys.training.run_dir import open_run
 
 KEY = "items"
@@ -58,7 +60,7 @@ def run_with_items(run: str, file: str, checkpoint: str = "best") -> Iterator[st
         why = "this run's model tells items apart by their ids alone, so that it cannot rank new ones"
         raise UserError(f"{KEY}={file}: {why}; train a model that reads data.items, or go on with start_from={run}")
     try:
-        grown, added = with_new_items(fitted, file)
+        grown, added = with_new_items(fitted, file, folder)
     except UserError as e:
         if str(e).startswith(f"{KEY}="):
             raise
@@ -76,23 +78,47 @@ def run_with_items(run: str, file: str, checkpoint: str = "best") -> Iterator[st
         yield str(place)
 
 
-def with_new_items(fitted: Fitted, file: str) -> tuple[ItemTable, int]:
+def say_grown_items(run: str, checkpoint: str = "best") -> None:
+    """Say how many items the run's own file of items has today that the run does not know, if it could list them."""
+    cfg, folder = open_run(str(local_run(run, checkpoint=checkpoint)))
+    ids = cfg.data.semantic_ids
+    sources = [cfg.data.items.file, *(v.file for v in cfg.data.items.vectors.values())]
+    sources += [] if ids is None else [ids.codes if ids.vectors is None else ids.vectors.file]
+    if cfg.kind.scores_rows or cfg.kind.fitted_at_once or cfg.data.root is None or not any(sources):
+        return
+    file = Path(cfg.data.root, next(name for name in sources if name))
+    try:
+        if file.stat().st_mtime <= (folder / ITEMS / ROWS).stat().st_mtime:
+            return
+        fitted = Fitted.load(folder)
+        _, added = with_new_items(fitted, str(file), folder)
+    except (OSError, UserError):  # no file on this machine, no new item, or one that cannot be added
+        return
+    if meta_task(cfg, fitted.features).model.ranks_new_items:
+        hint = f"{KEY}={file} lists them without a training"
+        say(f"{file}: has {added:,} items that {run} does not know and cannot list; {hint}")
+
+
+def with_new_items(fitted: Fitted, file: str, run: Path) -> tuple[ItemTable, int]:
     """Return the item table with the items of a file that it lacks behind its own, and their number.
 
     Args:
-        file: as data.items.file or, for items that have vectors alone, as the file of data.items.vectors.
+        file: as data.items.file or, for items that have vectors or codes alone, as their file in the run's data.
+        run: the run's folder, which has the codes of its items.
     """
     data, table = fitted.data, fitted.items
     if table is None or data.item_table is None:
         why = "the items of this run have no features, so that nothing is known of new ones"
         raise UserError(f"{KEY}={file}: {why}; train with data.items.file or data.items.vectors")
-    if data.semantic_ids is not None:
-        raise UserError(f"{KEY}={file}: the codes of semantic ids are of the training's items; train again")
     data = _reading(data, file)
     assert data.item_table is not None
     check_items_table(data)
     vectors = read_vectors(data.item_table, {})
-    rows = parsed_items(data, fitted, vectors, None)
+    with TemporaryDirectory() as codes:
+        coded = None if data.semantic_ids is None else Path(codes)
+        if coded is not None:
+            code_new_items(data, run / SEMANTIC_IDS, coded)
+        rows = parsed_items(data, fitted, vectors, coded)
     new = rows.join(table.rows.select(ITEM), on=ITEM, how="anti", maintain_order="left").unique(
         ITEM, keep="last", maintain_order=True
     )
@@ -110,14 +136,24 @@ def _reading(data: ResolvedData, file: str) -> ResolvedData:
     path = str(Path(file).expanduser().absolute())
     items = data.items
     vectors = {name: replace(c, normalise=[]) for name, c in items.vectors.items()}  # as those of the run, later
-    if items.file is None and len(vectors) > 1:
-        names = ", ".join(f"data.items.vectors.{n}" for n in vectors)
-        raise UserError(
-            f"{KEY}={file}: items have vectors of several files ({names}); append to these, and train again"
-        )
+    ids = data.semantic_ids
+    names = [f"data.items.vectors.{n}" for n in vectors] + [f"data.semantic_ids.{k}" for k in _file_keys(ids)]
+    if items.file is None and len(names) > 1:
+        why = f"items have vectors or codes of several files ({', '.join(names)}); append to these, and train again"
+        raise UserError(f"{KEY}={file}: {why}")
     if items.file is None:
         vectors = {name: replace(c, file=path) for name, c in vectors.items()}
-    return resolve(replace(data, items=replace(items, file=items.file and path, vectors=vectors)))
+        if ids is not None and ids.vectors is not None:
+            ids = replace(ids, vectors=replace(ids.vectors, file=path))
+        elif ids is not None:
+            ids = replace(ids, codes=path)
+    if ids is not None and ids.vectors is not None:
+        ids = replace(ids, vectors=replace(ids.vectors, normalise=[]))
+    return resolve(replace(data, items=replace(items, file=items.file and path, vectors=vectors), semantic_ids=ids))
+
+
+def _file_keys(ids: SemanticIdsConfig | None) -> list[str]:
+    return [] if ids is None else [key for key in ("vectors", "codes") if getattr(ids, key) is not None]
 
 
 def _longer(old: Vectors, new: Vectors, items: pl.Series) -> Vectors:

@@ -1,5 +1,6 @@
 """New items of a trained run: a copy of an item gets its scores, and nothing else changes."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import recsys
 from recsys.base.errors import UserError
 from recsys.export.__main__ import write
-from recsys.online.new_items import run_with_items
+from recsys.online.new_items import run_with_items, say_grown_items
 from recsys.online.recommender import Recommender
 from recsys.schema.command_schemas import ExportConfig
 
@@ -26,6 +27,9 @@ items: {file: items.csv, key: item, ids: false, dense: {price: {transform: [stan
 VECTORS = CONFIG[: CONFIG.index("items:")] + (
     "items: {ids: false, vectors: {text: {file: vectors.parquet, normalise: [{pca: 2}]}}}\n"
 )
+CODES = CONFIG[: CONFIG.index("items:")] + (
+    "items: {ids: false}\nsemantic_ids: {vectors: {file: vectors.parquet}, levels: 2, size: 8, unique: false}\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +44,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (at / "conf/data").mkdir(parents=True)
     (at / "conf/data/log.yaml").write_text(CONFIG)
     (at / "conf/data/vec.yaml").write_text(VECTORS.replace("name: log", "name: vec"))
+    (at / "conf/data/cod.yaml").write_text(CODES.replace("name: log", "name: cod"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(at)
         small = [f"data.root={at}", "model=sasrec", "model.dim=8", "model.max_length=5", "trainer.max_epochs=1"]
-        for name in ("log", "vec"):
+        for name in ("log", "vec", "cod"):
             recsys.train([f"data={name}", *small, "trainer.threads=1", f"run_dir={name}"])
         recsys.train(["data=log", *small[:1], "model=item_knn", "run_dir=knn"])
         yield at
@@ -59,7 +64,7 @@ def today(folder: Path, name: str) -> str:
     return str(target)
 
 
-@pytest.mark.parametrize("name", ["log", "vec"])
+@pytest.mark.parametrize("name", ["log", "vec", "cod"])
 def test_a_copy_has_the_scores_of_its_item(folder: Path, name: str) -> None:
     histories = pl.read_parquet(folder / "log.parquet").head(200)
     before = Recommender.load(name).recommend(histories, 20, filter_history=False)
@@ -69,6 +74,26 @@ def test_a_copy_has_the_scores_of_its_item(folder: Path, name: str) -> None:
         known, found = dict(zip(items, scores, strict=True)), dict(zip(more, others, strict=True))
         assert found == known | {103: known[3], 105: known[5]}
     assert not [*folder.glob(".recsys-items-*")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["codes", "vectors"])
+def test_a_model_of_semantic_ids_lists_new_items(folder: Path, given: str) -> None:
+    codes = {str(i): [i % 4, i // 4] for i in range(20)}
+    (folder / "codes.json").write_text(json.dumps(codes))
+    small = ["model=tiger", "model.dim=16", "model.heads=2", "trainer.max_epochs=1", "trainer.threads=1"]
+    own = ["data=cod", f"data.root={folder}", "data.semantic_ids.unique=true", f"run_dir=tiger_{given}"]
+    if given == "codes":
+        own += ["data.semantic_ids.vectors=null", "data.semantic_ids.codes=codes.json"]
+    recsys.train([*small, *own])
+    new = today(folder, "vec")
+    if given == "codes":
+        new = str(folder / "new.json")
+        Path(new).write_text(json.dumps({"103": codes["3"], "105": codes["5"]}))
+    histories = pl.read_parquet(folder / "log.parquet").head(200)
+    with run_with_items(f"tiger_{given}", new) as run:
+        lists = Recommender.load(run).recommend(histories, 22, filter_history=False)["items"]
+    assert {103, 105} <= {*lists.explode()}
 
 
 def test_new_items_at_every_door(folder: Path) -> None:
@@ -93,3 +118,18 @@ def test_what_cannot_be_added_is_said(folder: Path) -> None:
     ):
         with pytest.raises(UserError, match=why), run_with_items(run, file):
             pass
+
+
+def test_a_grown_file_of_items_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(name: str) -> str:
+        say_grown_items(name)
+        return capsys.readouterr().err
+
+    for name, file, read in (("log", "items.csv", pl.read_csv), ("vec", "vectors.parquet", pl.read_parquet)):
+        assert not said(name)
+        old, grown = (folder / file).read_bytes(), pl.concat([read(folder / file), read(today(folder, name))])
+        grown.write_csv(folder / file) if name == "log" else grown.write_parquet(folder / file)
+        assert f"{file}: has 2 items that {name} does not know" in said(name)
+        assert not said("knn")
+        (folder / file).write_bytes(old)
+        assert not said(name)

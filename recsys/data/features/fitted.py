@@ -33,7 +33,8 @@ from recsys.schema.data_schema import DataConfig, ItemsConfig
 VOCABULARIES = "vocabularies"
 TRANSFORMS = "transforms.json"
 VERSION = 2  # of that file; 1 has the state of `quantiles` under that name
-ITEMS = "items"  # the item table: a Fitted of its own, and the items' features
+ITEMS = "items"  # the item table: a Fitted of its own, and ROWS
+ROWS = "items.parquet"  # in it: the items' features
 RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (raw_schema.py)
 INITIAL = "initial_tables"  # one .npy file for each table that starts from vectors; runs have no copy
 SIDES = "sides"  # one Parquet file for each side table
@@ -59,11 +60,11 @@ class ItemTable:
 
     def save(self, folder: Path) -> None:
         self.fitted.save(folder)
-        self.rows.write_parquet(folder / "items.parquet")
+        self.rows.write_parquet(folder / ROWS)
 
     @classmethod
     def load(cls, folder: Path) -> "ItemTable":
-        return cls(Fitted.load(folder), pl.read_parquet(folder / "items.parquet", glob=False))
+        return cls(Fitted.load(folder), pl.read_parquet(folder / ROWS, glob=False))
 
 
 @dataclass

@@ -135,8 +135,11 @@ class SemanticIds:
         """
         if self.books is None or self.vectors is None:
             raise ValueError("codes of a file cannot be computed for new items; add the items to the file")
-        new = CodeTable(items, self.books.codes(self.vectors.normalise(vectors)))
-        return _numbered(new, self.config, self.table)
+        return self.number_new(CodeTable(items, self.books.codes(self.vectors.normalise(vectors))))
+
+    def number_new(self, table: CodeTable) -> CodeTable:
+        """Return codes of new items with those against collisions, after those of the known items."""
+        return _numbered(table, self.config, self.table)
 
     def save(self, folder: Path) -> None:
         """Write the table, the codebooks and what normalises vectors to an existing folder."""
@@ -219,6 +222,29 @@ def _numbered(table: CodeTable, config: SemanticIdsConfig, taken: CodeTable | No
             "numbers against collisions; raise data.semantic_ids.levels or size"
         )
     return numbered
+
+
+def code_new_items(data: ResolvedData, old: Path, target: Path) -> None:
+    """Write the codes of an old folder, and those of the items that it lacks, as the table of another folder.
+
+    data: names the file of the new items' vectors, before they are normalised, or of their codes.
+    """
+    config = data.semantic_ids
+    assert config is not None
+    ids = SemanticIds.load(old, config)
+    if config.codes is not None:
+        given = read_codes(vector_path(data, config.codes), "data.semantic_ids.codes", config.levels, config.size)
+        at = _unknown(given.items, ids.table.items)
+        new = ids.number_new(CodeTable(given.items.filter(at), given.codes[at.to_numpy()]))
+    else:
+        vectors = read_coded_vectors(data)
+        at = _unknown(vectors.values, ids.table.items)
+        new = ids.code_new(vectors.values.filter(at), np.asarray(vectors.matrix[1:])[at.to_numpy()])
+    pl.concat([t.columns(config.prefixes) for t in (ids.table, new)]).write_parquet(target / TABLE)
+
+
+def _unknown(items: pl.Series, known: pl.Series) -> pl.Series:
+    return ~items.is_in(known.implode())
 
 
 def describe(ids: SemanticIds) -> dict[str, Any]:
