@@ -44,7 +44,7 @@ OPTIONS = {
     **{f"{b}x{h}": [f"model.blocks={b}", f"model.heads={h}"] for b in (1, 2, 3, 4) for h in (1, 2, 4)},
     **{f"drop.{n}": [f"model.dropout=0.{n}"] for n in range(1, 8)},
     **{f"dim{n}": [f"model.dim={n}"] for n in (32, 50, 64, 128, 256)},
-    **{f"batch{n}": [f"trainer.batch_size={n}"] for n in (64, 128, 256, 512)},
+    **{f"batch{n}": [f"trainer.batch_size={n}"] for n in (32, 64, 128, 256, 512)},
     **{f"lr{n}": [f"optim.dense.lr={n}", f"optim.sparse.lr={n}"] for n in ("3e-4", "5e-4", "2e-3")},
     "before": ["model.norm=before"],
     "every_row": ["optim.sparse.every_row=true"],

@@ -45,7 +45,7 @@ class GFCF(nn.Module, ClosedFormModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.rows = candidates(features, "GFCF")
+        self.rows = candidates(features, type(self).__name__)
         self.low_pass = low_pass
         sizes = {"items": 0, "item_starts": 1, "users": 0, "user_starts": self.rows + 1}
         for name, size in sizes.items():
@@ -74,13 +74,18 @@ class GFCF(nn.Module, ClosedFormModel):
         """Return scores (B, N) for B histories; zeros for an empty history."""
         lists = distinct(history, self.rows)
         chosen = sparse_matrix(lists.segment_ids, lists.values, (len(lists), self.rows)).float()
-        shared = torch.sparse.mm(chosen, _normalised(self.user_starts, self.users, self.item_starts))
-        scores = torch.sparse.mm(shared, _normalised(self.item_starts, self.items, self.user_starts)).to_dense()
+        by_user, by_item = self._matrices()
+        scores = torch.sparse.mm(torch.sparse.mm(chosen, by_item), by_user).to_dense()
         if self.low_pass:
             root = self.user_starts.diff().float().sqrt()
             low = torch.sparse.mm(chosen, torch.where(root > 0, 1 / root, 0)[:, None] * self.vectors)
             scores.addmm_(low, (self.vectors * root[:, None]).T, alpha=self.low_pass)
         return scores
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        """Return R (M, N) and its transpose, sparse."""
+        by_user = _normalised(self.item_starts, self.items, self.user_starts)
+        return by_user, _normalised(self.user_starts, self.users, self.item_starts)
 
 
 def _normalised(

@@ -16,7 +16,7 @@ from recsys.online.recommender import Recommender
 from recsys.online.servable import Query
 from recsys.training.run import train
 
-COUNTED = ("popularity", "item_knn", "ease", "slim", "ials", "gf_cf", "transition", "session_knn")
+COUNTED = ("popularity", "item_knn", "ease", "slim", "ials", "gf_cf", "chebycf", "transition", "session_knn")
 BY_ID = ("mf", "neumf", "simplex", "mult_vae", "lightgcn", "ultragcn")
 BY_FEATURES = ("two_tower", "sasrec", "esasrec", "bert4rec", "gru4rec", "comirec", "hstu", "fuxi_alpha", "transformer")
 EVERY_DAY = ("popularity", "item_knn", "ease", "session_knn", "mf", "lightgcn", "ultragcn", "sasrec")

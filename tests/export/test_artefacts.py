@@ -520,14 +520,14 @@ def test_models_without_an_index(run: Path, listed: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model", ["sasrec", "transformer", "two_tower", "neumf", "mult_vae", "ease", "gf_cf", "session_knn"]
+    "model", ["sasrec", "transformer", "two_tower", "neumf", "mult_vae", "ease", "gf_cf", "chebycf", "session_knn"]
 )
 def test_every_family_of_retrieval_models(model: str, tmp_path: Path) -> None:
     run = trained(
         tmp_path,
         f"model={model}",
         *SEQUENCES,
-        *([] if model in ("ease", "gf_cf", "session_knn") else ["trainer.max_epochs=1"]),
+        *([] if model in ("ease", "gf_cf", "chebycf", "session_knn") else ["trainer.max_epochs=1"]),
     )
     assert export_run(run, tmp_path / "artefact") is None
 

@@ -477,7 +477,7 @@ def an_exact_index_changes_nothing(case: Case) -> None:
     assert items == lists["items"].to_list()
 
 
-@relation(LISTS | {"model": {*RETRIEVERS} - {"gf_cf"}})  # whose sums over users round by the batch
+@relation(LISTS | {"model": {*RETRIEVERS} - {"gf_cf", "chebycf"}})  # whose sums over users round by the batch
 def alone_as_among_others(case: Case) -> None:
     """Equal scores are in the same order in every batch."""
     together = case.base.lists(10)

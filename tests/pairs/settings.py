@@ -181,6 +181,7 @@ RETRIEVERS = {
     "mf": {"model": "mf", **SMALL, **USER},
     "mult_vae": {"model": "mult_vae"},
     "gf_cf": {"model": "gf_cf"},
+    "chebycf": {"model": "chebycf"},
     "lightgcn": {"model": "lightgcn", **SMALL, **USER},
     "ultragcn": {"model": "ultragcn", **SMALL, **USER},
     "bert4rec": {"model": "bert4rec", **SMALL, "model.heads": 2},
@@ -190,7 +191,7 @@ RETRIEVERS = {
         "data.semantic_ids": {"vectors": {"file": "vectors.parquet", "key": "item"}, "levels": 2, "size": 4},
     },
 }
-CLOSED = {"gf_cf", "item_knn", "popularity", "ease", "session_knn", "transition", "slim", "ials"}
+CLOSED = {"gf_cf", "chebycf", "item_knn", "popularity", "ease", "session_knn", "transition", "slim", "ials"}
 STEPWISE = {"model": {*RETRIEVERS} - CLOSED}
 RETRIEVAL = [
     Setting("model", RETRIEVERS),

@@ -111,6 +111,37 @@ class GFCFScores(HistoryScores):
         return (scores + self._low_pass * low).astype(np.float32)
 
 
+class ChebyCFScores(HistoryScores):
+    """A polynomial of the graph of items, by Clenshaw's recurrence, and a low-pass filter over all items."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        own = _arrays(folder)
+        self._items, self._item_starts = own["items"], own["item_starts"]
+        self._users, self._user_starts = own["users"], own["user_starts"]
+        self._vectors, self._low_pass = own["vectors"], options["low_pass"]
+        self._coefficients = own["coefficients"].astype(np.float64)
+        of_user, of_item = np.diff(self._item_starts), np.diff(self._user_starts)
+        self._of_pair = 1 / np.sqrt(np.repeat(of_user, of_user) * of_item[self._items])  # in the order of users
+        self._of_pair_by_item = 1 / np.sqrt(np.repeat(of_item, of_item) * of_user[self._users])
+        self._before = np.where(of_item > 0, np.maximum(of_item, 1.0) ** -options["degree"], 0)
+        self._after = np.where(of_item > 0, np.maximum(of_item, 1.0) ** options["degree"], 0)
+
+    def __call__(self, history: History) -> np.ndarray:
+        items = np.unique(_in_table(history, len(self._vectors)))
+        signal = np.zeros(len(self._vectors))
+        signal[items] = self._before[items]
+        later, last = np.zeros_like(signal), np.zeros_like(signal)
+        for c in self._coefficients[:0:-1]:
+            later, last = c * signal + 2 * self._shifted(later) - last, later
+        scores = self._coefficients[0] * signal + self._shifted(later) - last
+        scores += self._low_pass * (signal[items] @ self._vectors[items]) @ self._vectors.T
+        return (scores * self._after).astype(np.float32)
+
+    def _shifted(self, signal: np.ndarray) -> np.ndarray:
+        users = _sums(signal[self._items] * self._of_pair, self._item_starts)
+        return signal - 2 * _sums(users[self._users] * self._of_pair_by_item, self._user_starts)
+
+
 class SessionKNNScores(HistoryScores):
     """The similarities of the nearest past sessions that contain an item, added up."""
 
@@ -205,6 +236,13 @@ class IALSScores(HistoryScores):
         return scores.astype(np.float32)
 
 
+def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the sums (B,) of consecutive lists of values: starts (B + 1,)."""
+    total = np.append(0.0, np.cumsum(values))
+    summed: np.ndarray = total[starts[1:]] - total[starts[:-1]]
+    return summed
+
+
 def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Concatenate ranges of integers: begin (B,), stop (B,) -> the integers (P,), the range of each (P,)."""
     lengths = stop - begin
@@ -214,6 +252,7 @@ def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray
 SCORERS: dict[str, Callable[[Path, Mapping[str, Any]], HistoryScores]] = {
     "Popularity": PopularityScores,
     "EASE": EASEScores,
+    "ChebyCF": ChebyCFScores,
     "GFCF": GFCFScores,
     "ItemKNN": ItemKNNScores,
     "IALS": IALSScores,
