@@ -128,15 +128,29 @@ def times(lines: Sequence[Line], paints: dict[Line, Paint]) -> PageTable | str:
             [
                 run_cell(line, paint),
                 f"{speed:,.0f}",
-                bar([Part(speed / top, paint.colour, tip=f"{speed:,.0f} samples/s")], 160, 14),
+                bar([Part(speed / top, paint.colour, tip=f"{speed:,.0f} samples/s")], 120, 14),
                 f"{t.get('seconds') or 0:,.1f}",
-                bar(parts, 300, 14) if shares else Cell(below=[Cell("not measured")]),
+                bar(parts, 220, 14) if shares else Cell(below=[Cell("not measured")]),
                 "–" if collectives is None else f"{collectives:.0%}",
+                *_job_cells(t.get("job") or {}),
             ]
         )
     what = "share of the steps' time in collectives, with the wait for other ranks; in forward, backward and optimizer"
     names = columns(("run", "samples/s", "", "seconds", "share of time"), left=("run", "", "share of time"))
-    return PageTable([*names, Column("collectives", tooltip=what)], rows, first=TOP)
+    of_job = "training steps, without the wait for data; all else is in the bar"
+    more = [Column("collectives", tooltip=what), Column("of the job", tooltip=of_job), Column("", left=True)]
+    return PageTable([*names, *more], rows, first=TOP)
+
+
+def _job_cells(job: dict[str, float]) -> list[Cell | Markup | str]:
+    """Return the share of a job's time that trained, and a bar of all its parts; dashes for runs that have none."""
+    if not job:
+        return ["–", "–"]
+    shares = [(what, share) for what, share in job.items() if what != "seconds"]
+    ordered = sorted(shares, key=lambda x: x[0] != "training")
+    greys = ["var(--c0)", *(f"var(--g{i % 5})" for i in range(len(ordered)))]
+    parts = [Part(x, paint, tip=f"{what}: {x:.1%}") for (what, x), paint in zip(ordered, greys, strict=False)]
+    return [f"{job.get('training', 0.0):.0%}", bar(parts, 160, 14)]
 
 
 def plans(runs: Sequence[ReportedRun]) -> list[tuple[str, bool, PageTable]]:

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping
 
-from recsys.base import interrupts
+from recsys.base import interrupts, job_time
 from recsys.base.console import Bar, say, say_once
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.collected_rows import world_size
@@ -80,11 +80,11 @@ class Throughput(pl.Callback):
         self.seconds = 0.0
         self.cpu_seconds = 0.0  # of all threads of this process, since it started or resumed
         self.validation_seconds = self.validation_cpu_seconds = 0.0  # of the validations during training
-        self._before = 0.0  # the part of `seconds` that was spent before the run was resumed
+        self._before = self._validated_before = 0.0  # the parts that were spent before the run was resumed
         self._every, self._accumulate = log_every_n_steps, accumulate
         self._rows, self._total = rows, 0  # rows of the whole training
         self._bar: Bar | None = None
-        self._since = self._cpu_since = 0.0
+        self._since = self._cpu_since = self._saved = 0.0
         self._logged = (0, 0.0)
         self._loader: ParquetLoader | None = None
         self._waited = 0.0  # seconds that earlier loaders were waited for
@@ -95,7 +95,14 @@ class Throughput(pl.Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.samples, self.seconds = state["samples"], state["seconds"]
         self.validation_seconds = state.get("validation_seconds", 0.0)
-        self._before = self.seconds
+        self._before, self._validated_before = self.seconds, self.validation_seconds
+
+    def count_job_time(self) -> None:
+        """Add the seconds of this job's steps, of their waits for the loader, and of validations to its clock."""
+        waited = 0.0 if self._loader is None else self._waited + self._loader.seconds
+        job_time.add("training", self.seconds - self._before - waited)
+        job_time.add("waiting", waited)
+        job_time.add("validating", self.validation_seconds - self._validated_before)
 
     def parts(self, module: RecsysModule) -> dict[str, float]:
         """Return the shares of the step time that this process spent in each part of a step.
@@ -112,6 +119,7 @@ class Throughput(pl.Callback):
         return seconds / max(self.seconds - self._before, 1e-9)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        job_time.add_rest("building")  # the trainer, the plan and the shards
         loader: Any = trainer.train_dataloader
         self._loader = loader  # Lightning drops its reference after training
         steps = len(loader) * max(trainer.max_epochs or 1, 1)
@@ -125,8 +133,8 @@ class Throughput(pl.Callback):
     ) -> None:
         assert isinstance(module, RecsysModule)
         if not module.compiled.is_warm:
-            with trainer.precision_plugin.forward_context():
-                module.compiled.warm_up(batch.to(module.device))  # a pipeline's batches are in the memory of the host
+            with trainer.precision_plugin.forward_context(), job_time.spend("compiling"):
+                module.compiled.warm_up(batch.to(module.device))  # a pipeline's batches are in the host's memory
             self.resume_clock()
         if self._bar is None:
             self._bar = Bar("training", self._total, "samples", done=self.samples)
@@ -137,7 +145,9 @@ class Throughput(pl.Callback):
         rows = batch.rows * world_size()
         self.samples += rows
         now = time.monotonic()
-        self.seconds, self._since = self.seconds + now - self._since, now
+        saved = job_time.spent("saving")  # after the last step
+        self.seconds, self._since = self.seconds + now - self._since - (saved - self._saved), now
+        self._saved = saved
         cpu = time.process_time()
         self.cpu_seconds, self._cpu_since = self.cpu_seconds + cpu - self._cpu_since, cpu
         assert self._bar is not None and self._loader is not None
@@ -156,6 +166,7 @@ class Throughput(pl.Callback):
     def resume_clock(self) -> None:
         """Restart the clock, so that the time since the last step does not count as training."""
         self._since, self._cpu_since = time.monotonic(), time.process_time()
+        self._saved = job_time.spent("saving")
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self._loader is not None and self._loader is not trainer.train_dataloader:  # of the next window

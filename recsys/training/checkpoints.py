@@ -8,6 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from recsys.base import job_time
 from recsys.base.console import say, say_once
 from recsys.evaluation.metrics_table import lower_is_better, monitored
 from recsys.files import manifest
@@ -117,7 +118,8 @@ class Checkpoints(pl.Callback):
 
     def _save(self, trainer: pl.Trainer, kind: str) -> None:
         new = self.folder / f"{kind}-{trainer.global_step:08d}"
-        trainer.save_checkpoint(new, weights_only=False)
+        with job_time.spend("saving"):
+            trainer.save_checkpoint(new, weights_only=False)
         self._saved_at = time.monotonic()
         self._saved[kind] = trainer.global_step
         if trainer.is_global_zero:

@@ -2,7 +2,7 @@
 
 import time
 
-from recsys.base import interrupts
+from recsys.base import interrupts, job_time
 from recsys.base.console import say
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
@@ -22,14 +22,17 @@ def fit_at_once(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
     methods = FITTERS[type(cfg.kind)]
     start = time.monotonic()
-    model = methods.fit_model(cfg, prepared)
+    with job_time.spend("training"):
+        model = methods.fit_model(cfg, prepared)
     seconds = time.monotonic() - start
     say(f"fitted in {seconds:.1f} s")
-    checkpoint = methods.save(model, path)
+    with job_time.spend("saving"):
+        checkpoint = methods.save(model, path)
     names = [s for s in ("test", "validation") if prepared.rows(s)]
     if cfg.calibration != "none" and "validation" in names:
         fitted_ranking.calibrate(model, cfg, prepared, path)
-    measured = {s: methods.measure_split(model, cfg, prepared, s, path, write=s == "test") for s in names}
+    with job_time.spend("testing"):
+        measured = {s: methods.measure_split(model, cfg, prepared, s, path, write=s == "test") for s in names}
     splits = {split: metrics for split, (metrics, _) in measured.items()}
     rows = prepared.rows("train")
     train = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytorch_lightning.loggers import Logger
 
+from recsys.base import job_time
 from recsys.base.console import results, say
 from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
@@ -60,7 +61,7 @@ class RunResults:
 def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunResults) -> None:
     """Write metrics.json, log it, and print it."""
     metrics = with_details(results.splits, results.details, "test")
-    metrics["train"] = results.train
+    metrics["train"] = results.train | {"job": job_time.shares()}
     metrics["protocol"] = protocol(cfg, prepared, results.checkpoint)
     if bayes := best_metrics(prepared):
         metrics["bayes"] = bayes
@@ -254,6 +255,10 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
             else f"; {collectives:.0%} of it in collectives, including waiting for other ranks"
         )
         say("of that time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts.items()) + waited)
+    job = dict(t["job"])
+    seconds, training = job.pop("seconds"), job.pop("training", 0.0)
+    rest = ", ".join(f"{what} {share:.0%}" for what, share in job.items() if share >= 0.005)
+    say(f"of the job's {seconds:,.0f} s, {training:.0%} trained the model: {rest}")
     files = [
         n
         for n in ("metrics.json", "metrics.csv", "config.yaml", "features.json", "plan.json", "checkpoints")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recsys.base import interrupts, metrics_page
+from recsys.base import interrupts, job_time, metrics_page
 from recsys.base.console import log_to, say
 from recsys.base.cores import allowed_cores, threads_taken
 from recsys.distributed.ranks import (
@@ -57,6 +57,7 @@ def train(given: DictConfig | RunConfig) -> Run:
     from recsys.job.mirror import mirrored
     from recsys.training import run_lock
 
+    job_time.begin()
     log_to(None)  # an earlier run in this process (a notebook) may have set its log file
     cfg, start = RunConfig.of(given), time.monotonic()
     try:
@@ -88,16 +89,18 @@ def _spawn(cfg: RunConfig, folder: RunFolder, prepared: Prepared) -> None:
     from recsys.distributed.launch import spawn
 
     job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
+    job["clock"] = job_time.state()
     patience = {"patience_seconds": int(60 * cfg.trainer.timeout_minutes)} if cfg.trainer.save_on_interrupt else {}
     metrics_page.close()
     spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)
 
 
-def train_rank(run: str, prepared: str, resumed: bool) -> None:
+def train_rank(run: str, prepared: str, resumed: bool, clock: dict[str, Any]) -> None:
     """Run one rank of a training run that `train` has checked, prepared and spawned."""
     from recsys.data.prepare.prepared import Prepared
     from recsys.training.run_dir import RunFolder
 
+    job_time.begin(clock)
     path = Path(run)
     log_to(path / "train.log")
     cfg = RunConfig.load(path / CONFIG, ours=True)
@@ -218,7 +221,8 @@ def prepare_data(cfg: RunConfig, folder: RunFolder, files: SplitFiles | None, wo
     from recsys.training.run_dir import write_manifest
 
     path, data = folder.path, cfg.data
-    with open_engine(cfg.engine, data) as engine:
+    job_time.add_rest("start")
+    with job_time.spend("preparing"), open_engine(cfg.engine, data) as engine:
         if folder.resumed:
             prepared = run_data.prepare_to_resume(path, data, engine, files, cfg.resume_on_changed_data)
         elif (start := run_to_start_from(cfg)) is not None:
@@ -261,6 +265,7 @@ def fit_and_write(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: 
     from recsys.training.loggers import closed_wandb_run
     from recsys.training.results import write_results
 
+    job_time.add_rest("start")  # what follows the preparation: of processes, or a wait for rank 0
     fit_and_measure = method_of(cfg)
     with closed_wandb_run(folder.path):
         results = fit_and_measure(cfg, folder, prepared, ranks)

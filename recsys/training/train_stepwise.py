@@ -10,6 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from recsys.base import job_time
 from recsys.base.console import say
 from recsys.base.errors import NotFinite
 from recsys.data.prepare.prepared import Prepared
@@ -51,7 +52,9 @@ def train_stepwise(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks:
         epochs.training.finish_check()  # a damaged file may be the cause
         raise
     _count_end(built.trainer, epochs.batches)
-    return measure(cfg, folder, prepared, ranks, built, epochs)
+    built.throughput.count_job_time()
+    with job_time.spend("testing"):
+        return measure(cfg, folder, prepared, ranks, built, epochs)
 
 
 @dataclass(frozen=True)

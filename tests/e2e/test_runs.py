@@ -54,6 +54,9 @@ def test_run_folder_holds_what_programs_rely_on(home: Path) -> None:
     assert set(metrics["test"]) == {"auc", "pr_auc", "logloss", "ne", "calibration", "ece", "rows"}
     assert set(metrics["validation"]) == set(metrics["test"])
     assert {"samples", "seconds", "samples_per_second", "epochs"} <= set(metrics["train"])
+    job, steps = metrics["train"]["job"], metrics["train"]["seconds"]
+    assert sum(share for what, share in job.items() if what != "seconds") == pytest.approx(1)
+    assert (job["training"] + job["waiting"]) * job["seconds"] == pytest.approx(steps, abs=0.01)
     assert {"split", "seed"} <= set(metrics["protocol"])
     assert set(metrics["bayes"]) == {"auc", "logloss"}
     assert metrics["train"]["samples"] == 3 * 62 * 256
