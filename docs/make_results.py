@@ -62,6 +62,7 @@ class Figure:
     published: float | None
     is_best: bool
     ours: list[float]
+    why: str | None  # it is not reached, or was not run
 
     @property
     def gap(self) -> float | None:
@@ -101,7 +102,7 @@ def figures(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[Figure]:
         value, best = row.get("published", {}).get(metric), row.get("best", {}).get(metric)
         ours = [float(line[column]) for line in lines]
         name = f"{row['model']} ({table['title'].split(',')[0]})"
-        result.append(Figure(name, metric, best if value is None else value, value is None, ours))
+        result.append(Figure(name, metric, best if value is None else value, value is None, ours, row.get("why")))
     return result
 
 
@@ -110,18 +111,29 @@ def summary(tables: Sequence[Mapping[str, Any]]) -> str:
     all_figures = [f for t in tables for row in t["rows"] for f in figures(t, row) if f.published is not None]
     run = [f for f in all_figures if f.ours]
     near = [f for f in run if (f.shortfall or 0) <= (NEAR_AUC if "AUC" in f.metric else NEAR)]
-    short: dict[str, list[str]] = {}
-    for f in run:
+    short: dict[tuple[str, str], list[Figure]] = {}
+    for f in all_figures:
         if f not in near:
-            short.setdefault(f.row, []).append(f"{f.metric} {f.cells()[2]}")
+            if f.why is None:
+                raise SystemExit(f"experiments/published.yaml: {f.row}: {f.metric} is not reached: say `why`")
+            short.setdefault((f.row, f.why), []).append(f)
     left = len(all_figures) - len(run)
     text = (
         f"**Of {len(all_figures)} published figures, {len(near)} are reached**: ours is better, or at most {NEAR:.0%} "
         f"({NEAR_AUC} of AUC) worse, or has the published figure in its interval. {left or 'None'} were not run. "
-        f"{len(run) - len(near) or 'None'} of the others are not reached:"
+        f"{len(run) - len(near) or 'None'} of the others are not reached. Why, row by row:"
     )
-    missed = [f"- {row}: {', '.join(texts)}" for row, texts in short.items()]
-    return "\n".join([textwrap.fill(text, 120, break_on_hyphens=False), "", *missed])
+    missed = [f"- {row}: {_missed(own)}. {why}." for (row, why), own in short.items()]
+    wrapped = [textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in missed]
+    return "\n".join([textwrap.fill(text, 120, break_on_hyphens=False), "", *wrapped])
+
+
+def _missed(own: Sequence[Figure]) -> str:
+    """Return how much worse the figures of a row are, and of how many seeds."""
+    if not own[0].ours:
+        return "not run"
+    seeds = "1 run" if len(own[0].ours) == 1 else f"{len(own[0].ours)} seeds"
+    return f"{', '.join(f'{f.metric} {f.cells()[2]}' for f in own)} ({seeds})"
 
 
 def section(table: Mapping[str, Any]) -> str:
