@@ -58,6 +58,8 @@ class EvaluateStagesConfig:
         None, "the prediction that estimates rewards of the log, such as p_click; null: the first one"
     )
     group: str | None = field(None, "a column of users, for calibration by group")
+    exposure: list[str] = field(list, "columns of items: how often lists show items with each value")
+    separator: str | None = field(None, "between several values of these columns; null: each is one value")
     users: Count | None = field(None, "number of users, drawn at random; null: all")
     seed: Natural = 0
     resamples: int = field(2000, "of the users, for intervals", ge=100, le=10**6)

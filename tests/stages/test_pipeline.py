@@ -24,7 +24,8 @@ from recsys.export.artefact import load as load_artefact
 from recsys.online.servable import Query
 from recsys.server.served_models import _signature
 from recsys.stages.assemble import load
-from recsys.stages.catalogue import Catalogue
+from recsys.stages.catalogue import Catalogue, Categories
+from recsys.stages.evaluate.measure_stages import Collected, exposure
 from recsys.stages.score import Ranking, moved
 from recsys.stages.served_pipeline import PipelineServable, write_folder
 from recsys.stages.served_pipeline import load as load_servable
@@ -413,6 +414,15 @@ def test_items_that_the_ranker_does_not_know(world: Path, tmp_path: Path) -> Non
     assert len(loaded(world, f"items.file={tmp_path / 'items.csv'}", "score.unknown=0.5").catalogue) == 600
 
 
+def test_exposure_of_categories() -> None:
+    """Items 0 to 3 of a and b, b, a, and nothing; places and choices count for each category of their item."""
+    kinds = Categories(pl.Series(["a", "b"]), np.array([0, 1, 1, 0]), np.array([0, 2, 3, 4, 4]))
+    lists = Collected(retriever=[np.array([3, 3])], final=[np.array([0, 1]), np.array([1, 3])])
+    a, b = exposure(lists, kinds, np.array([1.0, 0, 2, 1]))
+    assert a == {"value": "a", "items": 2, "chosen": 0.75, "retriever": 0, "final": 0.25, "lift": pytest.approx(1 / 3)}
+    assert b == {"value": "b", "items": 2, "chosen": 0.25, "retriever": 0, "final": 0.75, "lift": 3}
+
+
 @pytest.mark.slow
 def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path) -> None:
     asked = world / "data" / "requests.csv"
@@ -423,7 +433,7 @@ def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path)
     lists = pl.read_parquet(tmp_path / "lists.parquet")
     assert lists.height == 150 and lists["items"].list.len().unique().to_list() == [10]
     assert lists.columns == ["user", "time", "device", "items", "scores", "sources"]
-    small = ["evaluate.users=100", "evaluate.resamples=100", "evaluate.group=country"]
+    small = ["evaluate.users=100", "evaluate.resamples=100", "evaluate.group=country", "evaluate.exposure=[kind]"]
     evaluate = ["evaluate", *run, f"input={asked}", *small, f"output={tmp_path / 'evaluation'}"]
     ok(run_forked("recsys.pipeline", *evaluate, cwd=tmp_path))
     found = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
@@ -435,6 +445,8 @@ def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path)
     steps = [funnel[n]["recall"] for n in ("retrieved", "merged", "filtered", "ranked")]
     assert steps == sorted(steps, reverse=True)
     assert len(found["calibration"]) == 8 and sum(r["users"] for r in found["calibration"]) == 100
+    [kinds] = found["exposure"].values()
+    assert [sum(p[n] for p in kinds) for n in ("items", "chosen", "final")] == pytest.approx([300, 1, 1])
     again = run_forked("recsys.pipeline", *evaluate, cwd=tmp_path)
     assert again.returncode == 2 and "already has an evaluation.json" in again.stderr
 

@@ -20,7 +20,7 @@ from recsys.online.servable import Query
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.assemble import load, tables_root
 from recsys.stages.evaluate.funnel_page import page
-from recsys.stages.evaluate.measure_stages import calibration, collect, interval, latency, measured
+from recsys.stages.evaluate.measure_stages import calibration, collect, exposure, interval, latency, measured
 from recsys.stages.evaluate.off_policy import Logged, check_log, effective_size, estimates
 from recsys.stages.filters import event_condition
 from recsys.stages.lists_for_requests import in_batches, read_requests
@@ -188,6 +188,8 @@ def _evaluated(
     figures = measured(collected, counts, vectors, best, k=k, resamples=e.resamples, seed=e.seed)
     figures["latency_ms"] = latency(pipeline, queries)
     figures["calibration"] = calibration(collected) if e.group is not None else []
+    columns = {n: catalogue.categories(n, e.separator, "evaluate.exposure") for n in e.exposure}
+    figures["exposure"] = {n: exposure(collected, categories, counts) for n, categories in columns.items()}
     figures["counts"] = {
         "users": len(queries),
         "items": len(catalogue),

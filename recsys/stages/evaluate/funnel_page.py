@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -12,7 +12,7 @@ from recsys.pages import render
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, lying
 from recsys.pages.elements import share
-from recsys.pages.page_table import Cell, Column, PageTable, columns
+from recsys.pages.page_table import Cell, Cells, Column, PageTable, columns, cut
 
 Found = Mapping[str, Any]
 STAGES = {  # name in evaluation.json: label, meaning
@@ -58,6 +58,7 @@ def page(found: Found) -> str:
             cells.append([str(g["group"]), f"{g['users']:,}", f"{g['items']:,}", *(f"{v:.4f}" for v in values)])
         about = ["group", "users", "listed items", "share of targets", *(f"mean {n}" for n in means)]
         calibration = PageTable(columns(about, left=("group",)), cells)
+    exposed = {column: _exposure(parts, k) for column, parts in found.get("exposure", {}).items()}
     off_policy = None
     if "off_policy" in found:
         estimates = {meaning: found["off_policy"][n] for n, meaning in ESTIMATES.items() if n in found["off_policy"]}
@@ -74,6 +75,7 @@ def page(found: Found) -> str:
         lists=PageTable(heads, lists),
         latency=PageTable(columns(("stage", "p50, ms", "p99, ms"), left=("stage",)), times),
         calibration=calibration,
+        exposure=exposed,
         off_policy=off_policy,
     )
 
@@ -112,6 +114,15 @@ def _stages(found: Found) -> PageTable:
                 difference = Cell(f"{d['mean']:+.4f} ({d['low']:+.4f} to {d['high']:+.4f})", kind)
             rows.append([Cell(text, tip=meaning), *values, between, difference])
     return PageTable(columns(names, left=("lists",)), rows)
+
+
+def _exposure(parts: Sequence[Found], k: int) -> PageTable:
+    rows: list[Cells] = []
+    for p in parts:
+        shares = [f"{p[name]:.1%}" for name in ("chosen", "retriever", "final")]
+        rows.append([cut(p["value"], 40), f"{p['items']:,}", *shares, "–" if p["lift"] is None else f"{p['lift']:.2f}"])
+    names = ["value", "items", "events", "places, retriever", f"places, final lists of {k}", "lift"]
+    return PageTable(columns(names, left=["value"]), rows, first=20)
 
 
 def _between(estimate: Found) -> str:

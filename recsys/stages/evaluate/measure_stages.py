@@ -16,6 +16,7 @@ from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval_metrics import MISSED, query_metrics
 from recsys.interface.batch import JaggedIds
 from recsys.online.servable import Query
+from recsys.stages.catalogue import Categories
 from recsys.stages.lists_for_requests import BATCH
 from recsys.stages.merge import Retrieved
 from recsys.stages.staged import PipelineAnswer, StagedRecommender
@@ -233,6 +234,27 @@ def measured(
         "asked_for_more": _mean([r > 1 for r in c.rounds]),
     }
     return result
+
+
+def exposure(c: Collected, categories: Categories, counts: np.ndarray) -> list[dict[str, Any]]:
+    """Return how often lists show items of each category; see `by_value.exposure`. counts: as for `measured`"""
+    lists = {"retriever": c.retriever, "final": c.final}
+    owners = np.repeat(np.arange(len(counts)), np.diff(categories.starts))
+
+    def shares(of_items: np.ndarray) -> np.ndarray:
+        of_values = np.bincount(categories.values, of_items[owners], len(categories.names))
+        shown: np.ndarray = of_values / max(float(of_items.sum()), 1.0)
+        return shown
+
+    listed = {name: np.bincount(np.concatenate(x), minlength=len(counts)).astype(float) for name, x in lists.items()}
+    columns = {"chosen": shares(counts)} | {name: shares(x) for name, x in listed.items()}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        columns["lift"] = columns["final"] / columns["chosen"]
+    items = np.bincount(categories.values, minlength=len(categories.names))
+    return [
+        {"value": str(categories.names[int(i)]), "items": int(items[i])} | {n: float(x[i]) for n, x in columns.items()}
+        for i in np.argsort(-items, kind="stable")
+    ]
 
 
 def calibration(c: Collected) -> list[dict[str, Any]]:
