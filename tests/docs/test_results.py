@@ -40,11 +40,12 @@ def test_the_interval_of_a_mean() -> None:
         ("HR@10", 0.50, [0.49], 0.02),
         ("HR@10", 0.50, [0.51], 0.0),
         ("HR@10", 0.50, [0.48, 0.50, 0.49], 0.0),  # the interval of the mean has it
+        ("HR@10", 0.50, [0.30, 0.60, 0.54], 0.04),  # too wide to say anything
         ("logloss", 0.50, [0.51], 0.02),
         ("logloss", 0.50, [0.49], 0.0),
         ("AUC", 0.8, [0.799], 0.001),
     ],
 )
 def test_how_much_worse_than_published(metric: str, published: float, ours: list[float], shortfall: float) -> None:
-    figure = make_results.Figure("M (T)", metric, published, False, ours)
+    figure = make_results.Figure("M (T)", metric, published, False, ours, None)
     assert figure.shortfall == pytest.approx(shortfall, abs=1e-9)
