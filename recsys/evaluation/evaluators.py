@@ -94,7 +94,6 @@ class LabelsEvaluator:
             training lacks, which are not a group.
         group_ks: values of k of the metrics within groups (data.group). Labels after the first have their GAUC over
             these groups, and so has the first without `gauc`. Empty if batches do not keep groups together.
-
     """
 
     def __init__(
