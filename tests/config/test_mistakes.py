@@ -77,7 +77,7 @@ optim.dense._target_=torch.optim.Adma | torch.optim has no Adma; did you mean Ad
 data.root=/nowhere/at/all | ^data.root=/nowhere/at/all: no such folder or file
 data.root= | ^data.root=: is empty
 data.source.files=['*.tsv'] | no file matches \\*.tsv \\(the folder holds a.csv\\)
-data.sparse.user.column=usr | ^data.sparse.user: a.csv has no column usr; did you mean user\\?$
+data.sparse.user.column=usr | ^data.sparse.user: a.csv has no column usr; did you mean user\\?;
 data.label.column=click | ^data.label: .*clicked
 data.group.by=usr | ^data.group.by: .*user
 data.sequences.max_length=3 | ^data.sequences: needs data.group
