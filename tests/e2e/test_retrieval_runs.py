@@ -55,7 +55,7 @@ def test_sasrec_beats_popularity_twice(slice_of_ml_1m: Path, prepared: Path, tmp
 
 SIDE_BY_SIDE = {  # floor -> models
     0.18: ("ease", "slim"),
-    0.17: ("item_knn", "gf_cf", "ials model.l2=0.01"),
+    0.17: ("item_knn", "gf_cf", "ials"),
     0.14: ("popularity", "mult_vae", "lightgcn model.user=user_id"),
     0.13: ("two_tower", "transition", "ultragcn model.user=user_id"),
     0.12: ("mf model.user=user_id", "neumf model.user=user_id"),
