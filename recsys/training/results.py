@@ -212,6 +212,12 @@ def say_repeats(metrics: dict[str, Any], split: str) -> None:
         say(f"{split}: {m['repeat_targets']:,} of {m['targets']:,} {what}{more}")
 
 
+def _say_job(seconds: float, training: float = 0.0, **rest: float) -> None:
+    """Say which share of a job's seconds trained the model, and what took the rest (`job_time.shares`)."""
+    parts = ", ".join(f"{what} {share:.0%}" for what, share in rest.items() if share >= 0.005)
+    say(f"of the job's {seconds:,.0f} s, {training:.0%} trained the model: {parts}")
+
+
 def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     """Print the metrics of a run as tables, its speed, and the files in its folder `path`.
 
@@ -255,10 +261,7 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
             else f"; {collectives:.0%} of it in collectives, including waiting for other ranks"
         )
         say("of that time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts.items()) + waited)
-    job = dict(t["job"])
-    seconds, training = job.pop("seconds"), job.pop("training", 0.0)
-    rest = ", ".join(f"{what} {share:.0%}" for what, share in job.items() if share >= 0.005)
-    say(f"of the job's {seconds:,.0f} s, {training:.0%} trained the model: {rest}")
+    _say_job(**t["job"])
     files = [
         n
         for n in ("metrics.json", "metrics.csv", "config.yaml", "features.json", "plan.json", "checkpoints")

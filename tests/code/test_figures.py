@@ -10,7 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (84_063, 74_000),
+    "lines": (84_066, 74_000),
     "files": (536, 420),
     "files above 400 lines": (2, 0),
     "raises of user errors": (1_097, 800),

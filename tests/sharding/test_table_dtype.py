@@ -51,7 +51,7 @@ def test_lookups_return_what_is_multiplied(
     cfg = RunConfig.of(compose("train", ["model=dlrm", "data=criteo", *model]))
     infos = tables(cfg.kind.build_task(cfg, feature_spec(cfg.data, lambda *_: 50), torch.device("meta")))
     optimizer = sparse_optimizer(cfg.optim.sparse)
-    sharder = Sharder(optimizer, torch.device(device), infos, cfg.sharding.comms, bfloat16=bfloat16)
+    sharder = Sharder(optimizer, torch.device(device), infos, cfg.sharding, bfloat16=bfloat16)
     params = [sharder._params(1.0, i.rounded) for i in infos.values()]
     assert {p.get("output_dtype") for p in params} == {output}
     checks = {p.get("bounds_check_mode", BoundsCheckMode.WARNING) for p in params}
