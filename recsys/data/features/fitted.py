@@ -33,8 +33,7 @@ from recsys.schema.data_schema import DataConfig, ItemsConfig
 VOCABULARIES = "vocabularies"
 TRANSFORMS = "transforms.json"
 VERSION = 2  # of that file; 1 has the state of `quantiles` under that name
-ITEMS = "items"  # the item table: a Fitted of its own, and ROWS
-ROWS = "items.parquet"  # in it: the items' features
+ITEMS, ROWS = "items", "items.parquet"  # the item table: a Fitted of its own, and in its folder the items' features
 RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (raw_schema.py)
 INITIAL = "initial_tables"  # one .npy file for each table that starts from vectors; runs have no copy
 SIDES = "sides"  # one Parquet file for each side table

@@ -111,31 +111,25 @@ class GFCFScores(HistoryScores):
         return (scores + self._low_pass * low).astype(np.float32)
 
 
-class ChebyCFScores(HistoryScores):
+class ChebyCFScores(GFCFScores):
     """A polynomial of the graph of items, by Clenshaw's recurrence, and a low-pass filter over all items."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
-        own = _arrays(folder)
-        self._items, self._item_starts = own["items"], own["item_starts"]
-        self._users, self._user_starts = own["users"], own["user_starts"]
-        self._vectors, self._low_pass = own["vectors"], options["low_pass"]
-        self._coefficients = own["coefficients"].astype(np.float64)
-        of_user, of_item = np.diff(self._item_starts), np.diff(self._user_starts)
-        self._of_pair = 1 / np.sqrt(np.repeat(of_user, of_user) * of_item[self._items])  # in the order of users
-        self._of_pair_by_item = 1 / np.sqrt(np.repeat(of_item, of_item) * of_user[self._users])
-        self._before = np.where(of_item > 0, np.maximum(of_item, 1.0) ** -options["degree"], 0)
-        self._after = np.where(of_item > 0, np.maximum(of_item, 1.0) ** options["degree"], 0)
+        super().__init__(folder, options)
+        self._coefficients = _arrays(folder)["coefficients"].astype(np.float64)
+        lists, users, degree = np.diff(self._item_starts), np.diff(self._user_starts), options["degree"]
+        self._of_pair = 1 / (np.repeat(self._of_user, lists) * self._of_item[self._items])  # in the order of users
+        self._of_pair_by_item = 1 / (np.repeat(self._of_item, users) * self._of_user[self._users])
+        self._before, self._after = (np.where(users > 0, np.maximum(users, 1.0) ** d, 0) for d in (-degree, degree))
 
     def __call__(self, history: History) -> np.ndarray:
         items = np.unique(_in_table(history, len(self._vectors)))
-        signal = np.zeros(len(self._vectors))
-        signal[items] = self._before[items]
+        signal = np.bincount(items, self._before[items], len(self._vectors))
         later, last = np.zeros_like(signal), np.zeros_like(signal)
         for c in self._coefficients[:0:-1]:
             later, last = c * signal + 2 * self._shifted(later) - last, later
-        scores = self._coefficients[0] * signal + self._shifted(later) - last
-        scores += self._low_pass * (signal[items] @ self._vectors[items]) @ self._vectors.T
-        return (scores * self._after).astype(np.float32)
+        low = self._low_pass * (signal[items] @ self._vectors[items]) @ self._vectors.T
+        return ((self._coefficients[0] * signal + self._shifted(later) - last + low) * self._after).astype(np.float32)
 
     def _shifted(self, signal: np.ndarray) -> np.ndarray:
         users = _sums(signal[self._items] * self._of_pair, self._item_starts)
@@ -238,9 +232,7 @@ class IALSScores(HistoryScores):
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return the sums (B,) of consecutive lists of values: starts (B + 1,)."""
-    total = np.append(0.0, np.cumsum(values))
-    summed: np.ndarray = total[starts[1:]] - total[starts[:-1]]
-    return summed
+    return np.diff(np.append(0.0, np.cumsum(values))[starts])
 
 
 def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
