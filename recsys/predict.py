@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 def _command(cfg: PredictConfig) -> None:
     if cfg.items is None:
         _predict(cfg)
-    elif len(cfg.run) != 1:
-        raise UserError(f"run={cfg.run}: name one run to add items to")
-    from recsys.online.new_items import run_with_items, say_grown_items  # after the errors of the config: imports torch
-
-    if cfg.items is None:
         if len(cfg.run) == 1:
+            from recsys.online.new_items import say_grown_items
+
             say_grown_items(cfg.run[0], cfg.checkpoint)
         return
+    if len(cfg.run) != 1:
+        raise UserError(f"run={cfg.run}: name one run to add items to")
+    from recsys.online.new_items import run_with_items
+
     with run_with_items(cfg.run[0], cfg.items, cfg.checkpoint) as run:
         cfg.run = [run]
         _predict(cfg)

@@ -19,7 +19,7 @@ def begin(state: dict[str, Any] | None = None) -> None:
 
 
 def state() -> dict[str, Any]:
-    """Return what `begin` takes in another process."""
+    """Return the state of the clock, with which `begin` goes on in another process."""
     return {"began": _began, "spent": dict(_spent)}
 
 

@@ -1,4 +1,4 @@
-"""What metrics.json says of each value of a feature: the metrics of its rows, or how often lists show its items."""
+"""Metrics of the rows that have each value of a feature, and how often lists show the items that have it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -60,7 +60,7 @@ class Evaluator(Protocol):
         ...
 
     def details(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
-        """Return what metrics.json says beside the metrics of the last `compute`, by section; none that is empty.
+        """Return the sections of metrics.json that describe the last `compute` beside its metrics.
 
         slices: the metrics for each value of some features (`by_value.slices`); positions: what the rows' positions do
         (`PositionEffects`); exposure: how often lists show items with each value of a feature (`by_value.exposure`)
@@ -188,7 +188,7 @@ class LabelsEvaluator:
 
     def details(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         sliced = self._slices(names, loader, fitted, max_values) if names else {}
-        return {name: found for name, found in (("slices", sliced), ("positions", self._effects)) if found}
+        return {"slices": sliced, "positions": self._effects}
 
     def _slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         measured = [metrics for metrics in self.metrics if metrics.rows is not None]
@@ -300,7 +300,7 @@ class RetrievalEvaluator:
 def retrieval_details(
     metrics: RetrievalMetrics, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int
 ) -> dict[str, Any]:
-    """Return what `Evaluator.details`, which has these parameters, returns over the queries of the last `compute`.
+    """Return the sections of `Evaluator.details`, which has these parameters, for the queries of the last `compute`.
 
     If some targets are cold and others are not, `metrics_table.TARGETS` of the slices has the metrics of both.
     """
@@ -317,8 +317,7 @@ def retrieval_details(
         rows = {value: {"rows": len(np.unique(ranks[:, 0])), "targets": len(ranks)} for value, ranks in parts.items()}
         found[TARGETS] = [{"value": value} | metrics.measure(ranks) | rows[value] for value, ranks in parts.items()]
     found |= slices(names, loader, places, measure, fitted, max_values)
-    shown = exposure(metrics, fitted, max_values)
-    return {name: tables for name, tables in (("slices", found), ("exposure", shown)) if tables}
+    return {"slices": found, "exposure": exposure(metrics, fitted, max_values)}
 
 
 def write_ranks(metrics: RetrievalMetrics, path: Path) -> None:

@@ -61,11 +61,12 @@ def write(cfg: ExportConfig) -> None:
     formats = _checked(cfg)
     if cfg.items is None:
         _write(cfg, formats)
-    from recsys.online.new_items import run_with_items, say_grown_items  # after the errors of the config: imports torch
+        from recsys.online.new_items import say_grown_items
 
-    if cfg.items is None:
         say_grown_items(cfg.run, cfg.checkpoint)
         return
+    from recsys.online.new_items import run_with_items
+
     with run_with_items(cfg.run, cfg.items, cfg.checkpoint) as run:
         cfg.run = run
         _write(cfg, formats)

@@ -20,7 +20,7 @@ from recsys.data.raw.vector_files import table_widths
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.job.build import BUILT_WITH, check_target_path, with_dims
 from recsys.job.check_folders import check_folders
-from recsys.job.kinds import learns_all_rows, loss_facts_of, model_facts, model_kind_of, target_of
+from recsys.job.kinds import check_full_ranking, learns_all_rows, loss_facts_of, model_facts, model_kind_of, target_of
 from recsys.job.resumed import names_a_run
 from recsys.job.run_config import RunConfig
 from recsys.schema.class_facts import LossFacts, losses_by_name
@@ -266,9 +266,7 @@ def _check_metrics(cfg: RunConfig) -> None:
 
 def _check_exposure(protocol: ProtocolConfig, items: ResolvedData | None) -> None:
     """Raise UserError if `protocol.exposure` names what the items do not have."""
-    if "full" not in protocol.candidates:
-        needs = f"needs protocol.candidates=[full], and this is {protocol.candidates}"
-        raise UserError(f"protocol.exposure={protocol.exposure}: {needs}")
+    check_full_ranking(protocol, "exposure", protocol.exposure)
     if items is None:
         hint = "name the file with the items' columns in data.items.file, and the column in data.items.sparse"
         raise UserError(f"protocol.exposure={protocol.exposure}: this data has no features of items; {hint}")

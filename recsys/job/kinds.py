@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from recsys.base.errors import UserError
@@ -18,7 +19,7 @@ from recsys.evaluation import metrics_table
 from recsys.interface.features import FeatureSpec
 from recsys.job.build import build_loss, build_model, locate
 from recsys.schema.class_facts import ClassFacts, LossFacts, losses_by_name, own_loss, own_model
-from recsys.schema.run_schema import TrainConfig
+from recsys.schema.run_schema import ProtocolConfig, TrainConfig
 
 if TYPE_CHECKING:
     import torch
@@ -250,14 +251,28 @@ def protocol_of(cfg: ResolvedConfig) -> Protocols:
     from recsys.evaluation.retrieval_protocols import Protocols
 
     p = cfg.protocol
-    if "full" not in p.candidates and (asked := [name for name in p.lists if name not in type(p)().lists]):
-        raise UserError(f"protocol.lists={asked}: needs protocol.candidates=[full], and this is {p.candidates}")
+    check_full_ranking(p, "lists", [name for name in p.lists if name not in type(p)().lists])
     lists = tuple(name for name in p.lists if name != "diversity" or kind_of(cfg).has_vectors)
     try:
-        own = (p.negatives, p.filter_history, p.rank_repeats, p.seed, lists, tuple(p.exposure))
-        return Protocols(tuple(p.k), tuple(p.candidates), *own)
+        return Protocols(
+            k=tuple(p.k),
+            protocols=tuple(p.candidates),
+            negatives=p.negatives,
+            filter_history=p.filter_history,
+            rank_repeats=p.rank_repeats,
+            seed=p.seed,
+            lists=lists,
+            exposure=tuple(p.exposure),
+        )
     except ValueError as e:
         raise UserError(f"protocol.{e}") from e
+
+
+def check_full_ranking(protocol: ProtocolConfig, key: str, asked: Sequence[str]) -> None:
+    """Raise UserError if a key of `protocol` asks for something of lists, which only the protocol full makes."""
+    if asked and "full" not in protocol.candidates:
+        needs = f"needs protocol.candidates=[full], and this is {protocol.candidates}"
+        raise UserError(f"protocol.{key}={asked}: {needs}")
 
 
 def _label_kinds(cfg: ResolvedConfig) -> dict[str, str]:

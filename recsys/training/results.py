@@ -77,8 +77,8 @@ def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunRe
 
 
 def with_details(splits: dict[str, dict[str, Any]], details: dict[str, Any], split: str) -> dict[str, Any]:
-    """Return the metrics of splits, and of one of them what `Evaluator.details` returned."""
-    return splits | {section: {split: found} for section, found in details.items()}
+    """Return the metrics of splits, and the sections of `Evaluator.details` for one of them, without empty ones."""
+    return splits | {section: {split: found} for section, found in details.items() if found}
 
 
 def write_details(

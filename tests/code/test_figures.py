@@ -10,10 +10,10 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (84_057, 74_000),
+    "lines": (84_071, 74_000),
     "files": (536, 420),
     "files above 400 lines": (0, 0),
-    "raises of user errors": (1_097, 800),
+    "raises of user errors": (1_096, 800),
     "private functions of one mention, %": (48, 45),
     "comparisons of the name of an encoding, a format or a kind": (14, 15),
     "functions that take a DictConfig": (10, 30),

@@ -138,7 +138,7 @@ class SemanticIds:
         return self.number_new(CodeTable(items, self.books.codes(self.vectors.normalise(vectors))))
 
     def number_new(self, table: CodeTable) -> CodeTable:
-        """Return codes of new items with those against collisions, after those of the known items."""
+        """Add the numbers against collisions to the codes of new items; known items keep the lower numbers."""
         return _numbered(table, self.config, self.table)
 
     def save(self, folder: Path) -> None:
@@ -225,9 +225,9 @@ def _numbered(table: CodeTable, config: SemanticIdsConfig, taken: CodeTable | No
 
 
 def code_new_items(data: ResolvedData, old: Path, target: Path) -> None:
-    """Write the codes of an old folder, and those of the items that it lacks, as the table of another folder.
+    """Write a table with the codes of an old folder and the codes of new items to another folder.
 
-    data: names the file of the new items' vectors, before they are normalised, or of their codes.
+    data: names the file of the new items' vectors, before they are normalised, or the file of their codes
     """
     config = data.semantic_ids
     assert config is not None
