@@ -80,15 +80,18 @@ def run_with_items(run: str, file: str, checkpoint: str = "best") -> Iterator[st
 
 def say_grown_items(run: str, checkpoint: str = "best") -> None:
     """Say how many items the run's own file of items has today that the run does not know, if it could list them."""
-    cfg, folder = open_run(str(local_run(run, checkpoint=checkpoint)))
+    table = local_run(run, checkpoint=checkpoint) / ITEMS / ROWS
+    if not table.is_file():  # most runs; do not read their configs again
+        return
+    cfg, folder = open_run(str(table.parents[1]))
     ids = cfg.data.semantic_ids
     sources = [cfg.data.items.file, *(v.file for v in cfg.data.items.vectors.values())]
     sources += [] if ids is None else [ids.codes if ids.vectors is None else ids.vectors.file]
-    if cfg.kind.scores_rows or cfg.kind.fitted_at_once or cfg.data.root is None or not any(sources):
+    if cfg.kind.fitted_at_once or cfg.data.root is None or not any(sources):
         return
     file = Path(cfg.data.root, next(name for name in sources if name))
     try:
-        if file.stat().st_mtime <= (folder / ITEMS / ROWS).stat().st_mtime:
+        if file.stat().st_mtime <= table.stat().st_mtime:
             return
         fitted = Fitted.load(folder)
         _, added = with_new_items(fitted, str(file), folder)

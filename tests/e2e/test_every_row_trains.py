@@ -15,7 +15,7 @@ NONE = "test: the data has no test rows (data.split.test=0), so that nothing is 
 @pytest.mark.parametrize(
     "model",
     [
-        ["model=dlrm", "data=sample_interactions", "data.sample.rows=3000"],
+        pytest.param(["model=dlrm", "data=sample_interactions", "data.sample.rows=3000"], marks=pytest.mark.slow),
         pytest.param(["model=gbm", "data=sample_interactions", "data.sample.rows=3000"], marks=pytest.mark.slow),
         pytest.param(["model=sasrec", *ITEMS], marks=pytest.mark.slow),
         pytest.param(["model=ease", *ITEMS], marks=pytest.mark.slow),
