@@ -31,11 +31,14 @@ from recsys.interface.batch import Batch
 from recsys.interface.features import FeatureSpec
 from recsys.job.run_config import RunConfig
 from recsys.training.callbacks import Throughput
+from recsys.training.epoch_loop import CloseCallback
 from recsys.training.loaders import local_device
 from recsys.training.pipelines import BATCHES_AHEAD, NONE, PIPELINES
+from recsys.training.profiling import marked_while_profiled
 from recsys.training.trainer import build_module, build_trainer
 
 WARM = 5  # steps before those that are measured
+TRACED = 6  # steps after them, which are traced
 TAIL = 3.0  # ids are rows x u ^ TAIL, u uniform: half of them are among an eighth of the rows
 NOTHING = [  # every setting that is measured is off, whatever the defaults are
     "trainer.pipeline=none", "trainer.precision=32-true", "trainer.tf32=false", "trainer.compile=false",
@@ -137,47 +140,49 @@ class InMemory:
         yield from with_upcoming(batches, self.upcoming, BATCHES_AHEAD) if ahead else batches
 
 
-class Measured(lightning.Callback):
+class Measured(CloseCallback):
     """Measures the steps after the first WARM ones, and writes a Chrome trace of three of them."""
 
     def __init__(self, trace: Path | None, begin: Callable[[Any], None] | None) -> None:
         self.sample: Sample | None = None
         self._begin = begin
         self._clock: Clock | None = None
-        self._rows = 0
+        self._rows = 0  # trained before
         self._trace = trace
         self._profile: Any = None
 
+    def needs(self, batch: int) -> bool:
+        return self._clock is None or (self._trace is not None and batch > self._steps - TRACED)
+
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        self._steps = trainer.num_training_batches
         if self._begin is not None:
             self._begin(module)
 
     def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         if batch_idx == WARM:
             synchronize()
-            self._clock = Clock()
-        if self._clock is not None:
-            self._rows += batch.rows
+            self._clock, self._rows = Clock(), module.rows_trained
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._trace is not None and batch_idx == trainer.num_training_batches - 6:  # no part of what is measured
-            self._stop()
+        if self._trace is not None and batch_idx == self._steps - TRACED:  # no part of what is measured
+            self._stop(module)
             self._profile = profiler(self._trace)
             self._profile.start()
         elif self._profile is not None:
             self._profile.step()
 
     def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        self._stop()
+        self._stop(module)
         if self._profile is not None:
             self._profile.stop()
 
-    def _stop(self) -> None:
+    def _stop(self, module: Any) -> None:
         if self.sample is None and self._clock is not None:
             synchronize()
-            self.sample = self._clock.sample(self._rows)
+            self.sample = self._clock.sample(module.rows_trained - self._rows)
 
 
 def profiler(trace: Path) -> Any:
@@ -219,7 +224,7 @@ def trained(
         trace: file for a Chrome trace of three more steps; None for no trace.
         begin: called with the module before its first step.
     """
-    whole = WARM + steps + (6 if trace is not None else 0)
+    whole = WARM + steps + (TRACED if trace is not None else 0)
     torch.set_float32_matmul_precision("highest")
     with process_group(cfg.accelerator, cfg.trainer.threads) as ranks, tempfile.TemporaryDirectory() as home:
         module = build_module(cfg, fitted, ranks, total_steps=whole)
@@ -228,6 +233,7 @@ def trained(
         measured = Measured(trace, begin)
         trainer.callbacks = [Throughput(whole), measured]  # type: ignore[attr-defined]
         loader = InMemory(batches, whole, local_device(cfg.accelerator, 0), cfg.pipeline)
-        trainer.fit(module, train_dataloaders=loader)
+        with marked_while_profiled():
+            trainer.fit(module, train_dataloaders=loader)
     assert measured.sample is not None
     return measured.sample

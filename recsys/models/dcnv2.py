@@ -62,9 +62,9 @@ class DCNv2(nn.Module):
             self.cross = LowRankCrossNet(width, cross_layers, rank)
         else:
             self.cross = LowRankMixtureCrossNet(width, cross_layers, experts, rank, activation=torch.tanh)
-        first, last, crossed = (Linear, WideLinear, width) if structure == "parallel" else (WideLinear, Linear, 0)
-        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout, first=first)
-        self.logits = last(crossed + self.deep.out_features, features.logits)
+        linear, crossed = (Linear, width) if structure == "parallel" else (WideLinear, 0)
+        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout, linear=linear)
+        self.logits = WideLinear(crossed + self.deep.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

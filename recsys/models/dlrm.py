@@ -152,9 +152,9 @@ class DLRM(nn.Module):
             kept = vectors if keep_embeddings else len(features.dense[:1])
             width = self.dot.out_features + kept * dim
         self.cross = LowRankCrossNet(width, cross_layers, cross_rank) if interaction == "cross" else None
-        first = Linear if self.cross is None else WideLinear
-        self.top = MLP(width, top_mlp, batch_norm=batch_norm, dropout=dropout, first=first)
-        self.logits = nn.Linear(self.top.out_features, features.logits)
+        linear = Linear if self.cross is None else WideLinear
+        self.top = MLP(width, top_mlp, batch_norm=batch_norm, dropout=dropout, linear=linear)
+        self.logits = (nn.Linear if self.cross is None else WideLinear)(self.top.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

@@ -64,9 +64,9 @@ class GDCN(nn.Module):
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
         width = features.dense_width + self.embeddings.width
         self.cross = GatedCross(width, cross_layers)
-        first, last, crossed = (Linear, WideLinear, width) if self.parallel else (WideLinear, Linear, 0)
-        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout, first=first)
-        self.logits = last(crossed + self.deep.out_features, features.logits)
+        linear, crossed = (Linear, width) if self.parallel else (WideLinear, 0)
+        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout, linear=linear)
+        self.logits = WideLinear(crossed + self.deep.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

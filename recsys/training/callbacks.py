@@ -19,9 +19,8 @@ from recsys.files.atomic import write_json
 from recsys.interface.batch import Batch
 from recsys.sharding.skew import skewed
 from recsys.training.advice import still_improving
+from recsys.training.epoch_loop import loop_of
 from recsys.training.module import RecsysModule
-
-CLOCK_STEPS = 20
 
 
 class StopEarly(EarlyStopping):
@@ -85,7 +84,7 @@ class Throughput(pl.Callback):
         self._rows, self._total = rows, 0  # rows of the whole training
         self._bar: Bar | None = None
         self._since = self._cpu_since = self._saved = 0.0
-        self._logged = (0, 0.0)
+        self._logged, self._rows_before = (0, 0.0), 0
         self._loader: ParquetLoader | None = None
         self._waited = 0.0  # seconds that earlier loaders were waited for
 
@@ -142,7 +141,9 @@ class Throughput(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        rows = batch.rows * world_size()
+        assert isinstance(module, RecsysModule)
+        rows = (module.rows_trained - self._rows_before) * world_size()
+        self._rows_before = module.rows_trained
         self.samples += rows
         now = time.monotonic()
         saved = job_time.spent("saving")  # after the last step
@@ -198,16 +199,13 @@ class MaxTime(pl.Callback):
     """Time limit for training, measured by rank 0's clock. Lightning's Timer would broadcast at every step."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._begun, self._over, self._batches = seconds, time.monotonic(), False, 0
+        self._seconds, self._begun = seconds, time.monotonic()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
-        assert isinstance(module, RecsysModule)
-        self._batches += 1
-        if self._batches % CLOCK_STEPS == 0:
-            self._over = over(trainer, time.monotonic() - self._begun > self._seconds)
-        if self._over and module.stepped and not trainer.should_stop:
+        is_over = over(trainer, time.monotonic() - self._begun > self._seconds)
+        if is_over and not trainer.should_stop:
             say(f"trainer.max_time is over: stopping training at step {trainer.global_step}")
             trainer.should_stop = True
 
@@ -219,7 +217,7 @@ class Interrupts(pl.Callback):
     """
 
     def __init__(self, save: bool) -> None:
-        self._save, self._batches, self._stopping = save, 0, False
+        self._save, self._stopping = save, False
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         interrupts.install_again()
@@ -234,13 +232,10 @@ class Interrupts(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
-        assert isinstance(module, RecsysModule)
-        self._batches += 1
-        if self._batches % CLOCK_STEPS == 0 or trainer.world_size == 1:
-            self._stopping = self._stopping or (self._save and over(trainer, interrupts.requested()))
-        if self._stopping and module.stepped and not trainer.should_stop:
+        self._stopping = self._stopping or (self._save and over(trainer, interrupts.requested()))
+        if self._stopping and not trainer.should_stop:
             say(f"interrupted: writing a checkpoint at step {trainer.global_step}")
-            if not validates_next(trainer):  # the run that goes on makes its own validations only
+            if not loop_of(trainer).validates_next():  # the run that goes on makes its own validations only
                 trainer.limit_val_batches = 0
             trainer.should_stop = True
 
@@ -251,29 +246,11 @@ class Interrupts(pl.Callback):
 
 
 def over(trainer: pl.Trainer, value: bool) -> bool:
-    """Return rank 0's value. Collective: all ranks must call it."""
-    return bool(trainer.strategy.broadcast(value)) if trainer.world_size > 1 else value
-
-
-def validates_next(trainer: pl.Trainer) -> bool:
-    """Return whether a validation is due after the current batch, other than that of a run that stops early."""
-    loop = trainer.fit_loop
-    stops, trainer.should_stop = trainer.should_stop, False
-    # private: Lightning says only whether it has validated, and a checkpoint must know before
-    assert loop._data_fetcher is not None
-    due = loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
-    trainer.should_stop = stops
-    return due
-
-
-def validate_from(trainer: pl.Trainer, step: int) -> None:
-    """Let a training make no validation before a step, other than that of a run that stops early."""
-    loop = trainer.fit_loop.epoch_loop
-    is_due = loop._should_check_val_fx
-    # private, as above
-    loop._should_check_val_fx = (  # type: ignore[method-assign]
-        lambda data_fetcher: (trainer.global_step >= step or trainer.should_stop) and is_due(data_fetcher)
-    )
+    """Return rank 0's value after a step whose hooks all ranks call, and False after other batches. Collective."""
+    loop = loop_of(trainer)
+    if trainer.world_size == 1:
+        return value and loop.ends_step
+    return loop.is_shared and bool(trainer.strategy.broadcast(value))
 
 
 class EvaluationBar(pl.Callback):

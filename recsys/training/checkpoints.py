@@ -17,7 +17,8 @@ from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import checkpoints_of
 from recsys.interface.batch import Batch
 from recsys.sharding.stored_checkpoint import check_checkpoint
-from recsys.training.callbacks import CLOCK_STEPS, over, validates_next
+from recsys.training.callbacks import over
+from recsys.training.epoch_loop import loop_of
 from recsys.training.module import RecsysModule
 
 
@@ -26,8 +27,8 @@ class Checkpoints(pl.Callback):
 
     step-N is written every `every_n_steps` steps or `every_minutes` minutes, also within an epoch; best-N after each
     validation that is the best so far. An old checkpoint is deleted only after its successor has been written. To save
-    by time, Lightning's ModelCheckpoint would broadcast at every step; here, rank 0's clock is shared every CLOCK_STEPS
-    steps.
+    by time, Lightning's ModelCheckpoint would broadcast at every step; here, rank 0's clock is shared every
+    SHARED_STEPS steps.
 
     Args:
         folder: the folder to write to.
@@ -92,9 +93,9 @@ class Checkpoints(pl.Callback):
         if trainer.should_stop or 0 < trainer.max_steps <= step:
             # save now: in on_train_end Lightning counts the epoch as done, and the rest of it would be lost
             due = due or not trainer.is_last_batch
-        if not due and self._every_seconds and step % CLOCK_STEPS == 0:
+        if not due and self._every_seconds:
             due = over(trainer, time.monotonic() - self._saved_at > self._every_seconds)
-        self._due_after_validation = due and validates_next(trainer)
+        self._due_after_validation = due and loop_of(trainer).validates_next()
         if due and not self._due_after_validation:
             self._save(trainer, "step")
 

@@ -14,7 +14,7 @@ from recsys.sharding.sharded_model import ShardedModel
 from recsys.sharding.touched_rows import RowOptimizer
 from recsys.training.module_settings import MakeOptimizer
 
-FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)  # which have a kernel for all weights on GPUs
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)  # which have a kernel for a weight or for all
 
 
 class Optimizers:
@@ -120,9 +120,11 @@ def _fit_scheduler(saved: dict[str, Any], fresh: Any, rates: list[float]) -> Non
 
 
 def _fused(optimizer: Optimizer) -> Optimizer:
-    """Let an optimizer of PyTorch update all weights on a GPU by one kernel, unless its config chooses otherwise."""
-    on_gpu = all(p.is_cuda for g in optimizer.param_groups for p in g["params"])
-    if on_gpu and type(optimizer) in FUSED:
+    """Let an optimizer of PyTorch update weights by its fused kernels, unless its config chooses otherwise.
+
+    On GPUs one kernel updates all weights; on CPUs one pass over a weight does what is a dozen passes otherwise.
+    """
+    if type(optimizer) in FUSED:
         for group in (*optimizer.param_groups, optimizer.defaults):
             if group["fused"] is None and group["foreach"] is None and not group.get("differentiable"):
                 group["fused"] = True

@@ -68,6 +68,7 @@ class RecsysModule(pl.LightningModule):
         self.evaluator: Evaluator = evaluator or LabelsEvaluator()
         self._log_every = log_every_n_steps
         self.last_checkpoint: Path | None = None
+        self.rows_trained = 0  # by this process
 
     @property
     def stepped(self) -> bool:
@@ -138,6 +139,7 @@ class RecsysModule(pl.LightningModule):
         self.step.begin(batch_idx, self.trainer.is_last_batch, self._log_every)
         try:
             self._loop.train(batch)
+            self.rows_trained += batch.rows
         except NotFinite as e:
             raise NotFinite(f"{e}; {self._advice()}{self.step.hint}") from e
         if self.step.logs:

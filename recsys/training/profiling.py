@@ -13,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from recsys.base.console import results, say
+from recsys.training.epoch_loop import CloseCallback
 
 if TYPE_CHECKING:
     from recsys.interface.batch import Batch
@@ -23,7 +24,7 @@ WARM = 10  # number of first steps, which are not representative
 OPERATORS = 15
 
 
-class Overfit(pl.Callback):
+class Overfit(CloseCallback):
     """Callback that reports how the loss of repeatedly seen batches has changed."""
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Overfit(pl.Callback):
         say(f"debug=overfit: the loss went from {first:.4g} to {last:.4g} in {len(self._losses)} steps: {verdict}")
 
 
-class Profile(pl.Callback):
+class Profile(CloseCallback):
     """Callback that profiles `steps` steps after the first WARM steps.
 
     Args:
@@ -61,6 +62,9 @@ class Profile(pl.Callback):
         self._profile: profile | None = None
         self._resume_clock = resume_clock
 
+    def needs(self, batch: int) -> bool:
+        return self._trace is not None or self._begun < WARM + self._steps
+
     def on_train_batch_start(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
@@ -75,7 +79,8 @@ class Profile(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
-        if self._profile is not None and self._begun >= WARM + self._steps and module.stepped:
+        ends = self._trace is None or module.stepped  # then training stops
+        if self._profile is not None and self._begun >= WARM + self._steps and ends:
             self._finish(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -116,6 +121,30 @@ class Profile(pl.Callback):
             table.add_row(o.key, f"{o.count / steps:,.1f}", f"{own(o) / 1e3 / steps:,.3f}", f"{own(o) / total:.1%}")
         results.print(table)
         say(f"debug=profile: {steps} steps; open {self._trace} in chrome://tracing or ui.perfetto.dev")
+
+
+@contextmanager
+def marked_while_profiled() -> Iterator[None]:
+    """Let the marks of PyTorch, TorchRec and FBGEMM (`record_function`) do nothing while no profiler runs.
+
+    A step has twenty of them, which otherwise take a sixth of the time of a small one (benchmarks/host_step.py).
+    """
+    enter, leave = record_function.__enter__, record_function.__exit__
+
+    def entered(mark: record_function) -> record_function:
+        # private: there is no public name of what PyTorch asks itself
+        return enter(mark) if torch.autograd._profiler_enabled() else mark
+
+    def left(mark: record_function, *error: Any) -> None:
+        if mark.record is not None:
+            leave(mark, *error)
+            mark.record = None
+
+    record_function.__enter__, record_function.__exit__ = entered, left  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        record_function.__enter__, record_function.__exit__ = enter, leave  # type: ignore[method-assign]
 
 
 class Timing:

@@ -17,6 +17,7 @@ from recsys.sharding.start_from import start_from
 from recsys.training.combined_optimizer import Optimizers
 from recsys.training.compiled import CompiledModel, Eager
 from recsys.training.ema import Ema, averaged_weights
+from recsys.training.epoch_loop import loop_of
 from recsys.training.loss_scale import Float16, LossScale
 from recsys.training.module_settings import Updates
 from recsys.training.profiling import Timing
@@ -67,7 +68,7 @@ class Step:
     def zero_grad(self) -> None:
         if self.first:
             # this also passes the learning rate to FBGEMM's kernels, which read it in the forward pass
-            self._module.optimizers().zero_grad(set_to_none=True)  # type: ignore[union-attr]
+            self.optimizers.combined.zero_grad(set_to_none=True)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the part of a batch in the loss of its step, and the predictions."""
@@ -87,7 +88,7 @@ class Step:
 
     def backward(self, loss: Tensor) -> None:
         with self._timing.part("backward"):
-            self._module.manual_backward(loss)
+            loss.backward()
 
     def update(self) -> None:
         """Update the weights if the batch ends a step."""
@@ -97,7 +98,8 @@ class Step:
             if self._updates.clip_norm is not None:
                 norm = torch.nn.utils.clip_grad_norm_(list(self.optimizers.dense.values()), self._updates.clip_norm)
                 self._log("grad_norm", norm)
-            self._module.optimizers().step()  # type: ignore[union-attr]
+            self.optimizers.combined.step()
+            loop_of(self._module.trainer).count_step()
             if self.ema is not None:
                 self.ema.update()
             for scheduler in self.schedulers() if self._updates.by_step else ():

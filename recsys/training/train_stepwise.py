@@ -19,13 +19,13 @@ from recsys.evaluation.calibration import save as save_calibration
 from recsys.files.run_files import best_checkpoint
 from recsys.job.run_config import RunConfig
 from recsys.training.advice import slow_validations
-from recsys.training.callbacks import Throughput, validate_from
+from recsys.training.callbacks import Throughput
 from recsys.training.epochs import Epochs, beginning_of, plan_epochs, say_advice
 from recsys.training.loaders import split_loader
 from recsys.training.loggers import build_loggers
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Beginning
-from recsys.training.profiling import Profile
+from recsys.training.profiling import Profile, marked_while_profiled
 from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
 from recsys.training.trainer import build_module, build_trainer, metrics_of
@@ -44,10 +44,11 @@ def train_stepwise(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks:
     position(built.beginning, epochs, folder.restarts)
     newest = None if built.beginning.resumed is None else built.beginning.resumed.checkpoint
     try:
-        if epochs.windows is None:
-            built.trainer.fit(built.module, epochs.training, epochs.validation, ckpt_path=newest)
-        else:
-            built.trainer.fit(built.module, datamodule=epochs.windows, ckpt_path=newest)
+        with marked_while_profiled():
+            if epochs.windows is None:
+                built.trainer.fit(built.module, epochs.training, epochs.validation, ckpt_path=newest)
+            else:
+                built.trainer.fit(built.module, datamodule=epochs.windows, ckpt_path=newest)
     except NotFinite:
         epochs.training.finish_check()  # a damaged file may be the cause
         raise
@@ -77,8 +78,8 @@ def build(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks, e
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, epochs.steps, beginning)
     loggers = build_loggers(cfg, folder.path, ranks, beginning.resumed)
     windows = 0 if epochs.windows is None else len(epochs.windows)
-    trainer, throughput = build_trainer(cfg, folder.path, ranks, prepared, loggers, windows)
-    validate_from(trainer, math.ceil(cfg.trainer.validate_from * epochs.steps - 1e-9))  # 0.1 * 30 is above 3
+    validate_from = math.ceil(cfg.trainer.validate_from * epochs.steps - 1e-9)  # 0.1 * 30 is above 3
+    trainer, throughput = build_trainer(cfg, folder.path, ranks, prepared, loggers, windows, validate_from)
     return Built(module, trainer, throughput, beginning)
 
 

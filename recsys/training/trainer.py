@@ -1,5 +1,6 @@
 """Build the LightningModule and the Trainer of a run from its config."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from recsys.sharding.sharded_model import Placement
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, Record, StopEarly, Throughput
 from recsys.training.checkpoints import Checkpoints
+from recsys.training.epoch_loop import EpochLoop
 from recsys.training.loaders import local_device
 from recsys.training.loss_scale import Float16
 from recsys.training.module import RecsysModule
@@ -51,6 +53,8 @@ def build_module(
     candidates = kind.candidates(fitted)
     hit_rate = cfg.sharding.cache_hit_rate
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    if not torch.cuda.is_available():  # Lightning has each step of an optimizer load a driver's library to ask again
+        os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     return RecsysModule(
         lambda: cfg.kind.build_task(cfg, features, torch.device("meta"), candidates),
         Placement(
@@ -98,13 +102,20 @@ def restored_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> RecsysM
 
 
 def build_trainer(
-    cfg: RunConfig, path: Path, ranks: Ranks, prepared: Prepared, loggers: list[Logger] | None = None, windows: int = 0
+    cfg: RunConfig,
+    path: Path,
+    ranks: Ranks,
+    prepared: Prepared,
+    loggers: list[Logger] | None = None,
+    windows: int = 0,
+    validate_from: int = 0,
 ) -> tuple[pl.Trainer, Throughput]:
     """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks, and its Throughput.
 
     Args:
         loggers: what the metrics are logged to, on rank 0; None logs nothing on any rank.
         windows: number of windows of training rows, each of which is an epoch; 0 without windows.
+        validate_from: step before which no validation is made.
     """
     accelerator, precision, every = cfg.accelerator, cfg.precision, cfg.trainer.validate_every_n_steps
     throughput = Throughput(
@@ -132,6 +143,13 @@ def build_trainer(
         enable_checkpointing=False,
         callbacks=_callbacks(cfg, path, ranks, prepared, throughput, log=loggers is not None, windows=bool(windows)),
         logger=loggers or False,
+    )
+    trainer.fit_loop.epoch_loop = EpochLoop(
+        trainer,
+        accumulate=cfg.trainer.accumulate,
+        log_every_n_steps=cfg.trainer.log_every_n_steps,
+        save_every_n_steps=cfg.checkpoint.every_n_steps,
+        validate_from=validate_from,
     )
     # private: with max_steps, Lightning takes a run that ended with an epoch for one within it, and ends after a step
     trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2] / "recsys"
 USED = {  # name: the files that may use it
     "_ALL_BROKERS_DOWN": {"store/streams.py"},  # of confluent_kafka, which documents its codes of errors
     "_best_plan": {"plan.py"},
-    "_data_fetcher": {"training/callbacks.py"},
+    "_data_fetcher": {"training/epoch_loop.py"},
     "_enumerator": {"sharding/infeasible.py"},
     "_evaluate_stopping_criteria": {"training/callbacks.py"},
     "_exit": {"distributed/failures.py", "base/interrupts.py"},  # of os, which documents it
@@ -27,9 +27,10 @@ USED = {  # name: the files that may use it
     "_iteration_based_training": {"training/trainer.py"},
     "_log_artifact": {"training/wandb_artifacts.py"},
     "_lookups": {"sharding/touched_rows.py", "data/features/fitted.py"},  # the latter has its own
+    "_profiler_enabled": {"training/profiling.py"},  # of torch.autograd
     "_pooling": {"sharding/touched_rows.py"},
     "_run_exitfuncs": {"distributed/failures.py"},
-    "_should_check_val_fx": {"training/callbacks.py"},
+    "_should_check_val_fx": {"training/epoch_loop.py"},
     "_storage_reservation": {"sharding/table_memory.py"},
     "_to_model": {"dashboard.py"},
     "_trial_id": {"sweep/search.py"},

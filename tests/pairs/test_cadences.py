@@ -20,7 +20,7 @@ from settings import SEED, combinations, complete, name_of
 
 from recsys.base import interrupts
 from recsys.files.run_files import best_checkpoint, newest_checkpoint
-from recsys.training import callbacks, checkpoints
+from recsys.training import checkpoints, epoch_loop
 from recsys.training.run_state import RunState
 
 BATCHES, STEPS = 10, 30  # of an epoch, and of the longest training
@@ -41,8 +41,8 @@ DAILY = random.Random(SEED).choice(ALL)
 )
 def test_killed_and_resumed(chosen: dict[str, str], at_most: int, tmp_path: Path, monkeypatch: Any) -> None:
     print(f"RECSYS_PAIRS_SEED={SEED}: {name_of(chosen)}")
-    for module in (callbacks, checkpoints):
-        monkeypatch.setattr(module, "CLOCK_STEPS", 2)
+    monkeypatch.setattr(epoch_loop, "SHARED_STEPS", 7)
+    monkeypatch.setattr(epoch_loop, "SECONDS", 1e9)  # only what is due ends a group of steps
     case, killed = Case(chosen, tmp_path), []
     more = ["trainer.batch_size=54", *(["trainer.max_epochs=3"] if chosen["split"] == "files" else [])]
     save = checkpoints.Checkpoints._save
@@ -56,6 +56,9 @@ def test_killed_and_resumed(chosen: dict[str, str], at_most: int, tmp_path: Path
         patched.setattr(checkpoints.Checkpoints, "_save", copied)
         case.base = case.train(*more)
     whole, draw = outcome(case.base.run.path), random.Random(SEED)
+    with monkeypatch.context() as patched:
+        patched.setattr(epoch_loop, "SHARED_STEPS", 1)  # hooks after each step, as Lightning's own loop calls them
+        assert outcome(case.train(*more, f"run_dir={tmp_path / 'each'}").run.path) == whole
     for folder in sorted(draw.sample(killed, min(at_most, len(killed)))):
         assert outcome(case.resume(folder).run.path) == whole, folder.name
     for step in draw.sample(range(1, STEPS), min(at_most, 4)):

@@ -1,7 +1,8 @@
 """Cross networks of TorchRec, and what reads them, in float32 where autocast multiplies in float16.
 
-Each cross multiplies by the input once more. Three of them over MLPerf's features pass 20,000 within 20 steps, and the
-largest float16 is 65,504. No scale of the loss helps, since the forward pass overflows.
+Each cross multiplies by the input once more. Three of them over MLPerf's features pass 10 million within 20 steps of
+MLPerf's layers and batches of 256, and so do the layers that read them; the largest float16 is 65,504. No scale of the
+loss helps, since the forward pass overflows.
 """
 
 from abc import ABC, abstractmethod

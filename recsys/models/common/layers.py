@@ -120,8 +120,9 @@ class Linear(nn.Linear):
 class MLP(nn.Sequential):
     """Linear [, BatchNorm1d], activation [, Dropout] for each width in `hidden`: (B, in_features) -> (B, out_features).
 
-    The last layer has an activation too. With an empty `hidden` it returns its input. `first` is the class of the first
-    linear layer.
+    The last layer has an activation too. With an empty `hidden` it returns its input.
+
+    linear: the class of the linear layers
 
     >>> MLP(8, [16, 4])(torch.zeros(3, 8)).shape
     torch.Size([3, 4])
@@ -135,14 +136,14 @@ class MLP(nn.Sequential):
         batch_norm: bool = False,
         dropout: float = 0.0,
         activation: str = "relu",
-        first: type[nn.Linear] = Linear,
+        linear: type[nn.Linear] = Linear,
     ) -> None:
         if activation not in _ACTIVATIONS:
             raise ValueError(f"activation={activation!r}: must be one of {', '.join(_ACTIVATIONS)}")
         layers: list[nn.Module] = []
         width = in_features
         for out in hidden:
-            layers.append(Linear(width, out) if layers else first(width, out))
+            layers.append(linear(width, out))
             if batch_norm:
                 layers.append(nn.BatchNorm1d(out))
             layers.append(_ACTIVATIONS[activation](out))
