@@ -1,4 +1,4 @@
-"""python docs/make_results.py: write docs/benchmarks/results_*.md.
+"""python docs/make_results.py: write docs/benchmarks/results_*.md and zoo.md.
 
 They follow from experiments/published.yaml and the results of experiments.
 """
@@ -20,6 +20,7 @@ EXPERIMENTS = ROOT / "experiments"
 NEAR, NEAR_AUC = 0.01, 0.001  # how much worse a figure may be than the published one
 WIDE = 0.1  # of the published figure: a wider interval of ours says nothing
 PAGES = {kind: ROOT / "docs" / "benchmarks" / f"results_{kind}.md" for kind in ("ranking", "sequence", "retrieval")}
+ZOO = ROOT / "docs" / "benchmarks" / "zoo.md"
 INTRODUCTION = """# Published figures of {kind} models, and ours
 
 `python docs/make_results.py` writes this page from `experiments/published.yaml` and the results of each run in
@@ -167,6 +168,43 @@ def page(kind: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def zoo_page() -> str:
+    """Return the page of all ranking models on several data sets."""
+    with (EXPERIMENTS / "zoo" / "results.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    tables: dict[str, list[dict[str, str]]] = {}
+    for line in lines:
+        tables.setdefault(line["data"], []).append(line)
+    about = (EXPERIMENTS / "zoo" / "README.md").read_text().rstrip()
+    parts = [about.replace("](../", "](../../experiments/")]
+    for data, of in tables.items():
+        cheapest = min(float(line["cpu_seconds"]) for line in of)
+        worse = [line["model"] for line in of[1:] if float(line["high"]) < 0]
+        level = [line["model"] for line in of if line["model"] not in worse]
+        said = (
+            f"The best mean is that of {of[0]['model']}. Of {len(of)} models, {len(level)} are level with it: the interval "
+            f"of their difference has zero. {', '.join(worse) or 'None'} {'is' if len(worse) == 1 else 'are'} worse."
+        )
+        rows = [
+            f"## {data}",
+            "",
+            textwrap.fill(said, 120, break_on_hyphens=False),
+            "",
+            f"| model | test {of[0]['metric']} | difference from the best | CPU time of the training |",
+            "|---|---|---|---|",
+        ]
+        for line in of:
+            spread = f" ± {float(line['deviation']):.4f}" if line["deviation"] else ""
+            versus = [float(line[k]) for k in ("difference", "low", "high") if line[k]]  # none of the best itself
+            apart = "{:+.4f} ({:+.4f} to {:+.4f})".format(*versus) if versus else ""
+            seconds = float(line["cpu_seconds"])
+            shown = f"{float(line['test']):.4f}{spread}"
+            rows.append(f"| {line['model']} | {shown} | {apart} | {seconds / cheapest:.0f} |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
 if __name__ == "__main__":
     for kind, file in PAGES.items():
         file.write_text(page(kind))
+    ZOO.write_text(zoo_page())

@@ -190,8 +190,7 @@ def _say_sample(cfg: RunConfig) -> None:
         return
     say(f"data.root is not set: using the built-in sample ({sample.rows:,} rows, seed {sample.seed})")
     if cfg.trainer.max_epochs > FIRST_LOOK:
-        paper = f"trainer.max_epochs is {cfg.trainer.max_epochs}, as in the paper"
-        say(f"{paper}; for a first look, trainer.max_epochs={FIRST_LOOK} is enough")
+        say(f"trainer.max_epochs is {cfg.trainer.max_epochs}: for a first look, {FIRST_LOOK} is enough")
 
 
 def _fetch_mirror(cfg: RunConfig) -> None:

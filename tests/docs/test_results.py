@@ -25,6 +25,7 @@ make_results = loaded()
 @pytest.mark.parametrize("kind", ["ranking", "sequence", "retrieval"])
 def test_the_page_is_that_of_the_results(kind: str) -> None:
     assert make_results.PAGES[kind].read_text() == make_results.page(kind), "run python docs/make_results.py"
+    assert make_results.ZOO.read_text() == make_results.zoo_page()
 
 
 def test_the_interval_of_a_mean() -> None:

@@ -39,9 +39,9 @@ def test_hooks_of_batches(
         called.add(batch_idx + 1)
 
     monkeypatch.setattr(Record, "on_train_batch_end", end)
-    home = tmp_path_factory.getbasetemp()
-    sample = ["data.sample.rows=4000", f"data.prepared={home / 'prepared'}", "trainer.batch_size=64"]
-    made = train(compose("train", [*sample, "trainer.threads=1", f"run_dir={tmp_path_factory.mktemp('run')}", *more]))
+    prepared = f"data.prepared={tmp_path_factory.getbasetemp() / 'prepared'}"
+    given = ["data.sample.rows=4000", "trainer.batch_size=64", "trainer.threads=1", prepared, *more]
+    made = train(compose("train", [*given, f"run_dir={tmp_path_factory.mktemp('run')}"]))
     assert called == due
     assert made.metrics["train"]["samples"] == min(64 * max(due), 3200)
 
