@@ -182,8 +182,9 @@ def zoo_page() -> str:
         worse = [line["model"] for line in of[1:] if float(line["high"]) < 0]
         level = [line["model"] for line in of if line["model"] not in worse]
         said = (
-            f"The best mean is that of {of[0]['model']}. Of {len(of)} models, {len(level)} are level with it: the interval "
-            f"of their difference has zero. {', '.join(worse) or 'None'} {'is' if len(worse) == 1 else 'are'} worse."
+            f"The best mean is that of {of[0]['model']}. Of {len(of)} models, {len(level)} are level with it: the "
+            f"interval of their difference has zero. {', '.join(worse) or 'None'} {'is' if len(worse) == 1 else 'are'} "
+            "worse."
         )
         rows = [
             f"## {data}",

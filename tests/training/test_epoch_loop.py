@@ -16,17 +16,17 @@ from recsys.training.run import train
 STEPS = 50  # of the epoch
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("more", "due"),
     [
+        (("checkpoint.every_n_steps=12", "trainer.log_every_n_steps=15"), {1, 12, 15, 20, 24, 30, 36, 40, 45, 48, 50}),
+        (("trainer.accumulate=3", "trainer.max_steps=9"), {1, 21, 27}),
+        (("debug=profile", "debug.profile_steps=4"), set(range(1, 15))),
         ((), {1, 20, 40, 50}),
-        (("trainer.log_every_n_steps=15",), {1, 15, 20, 30, 40, 45, 50}),
-        (("checkpoint.every_n_steps=12",), {1, 12, 20, 24, 36, 40, 48, 50}),
         (("trainer.validate_every_n_steps=22",), {1, 20, 22, 40, 44, 50}),
         (("trainer.max_steps=31",), {1, 20, 31}),
         (("trainer.accumulate=3",), {1, 21, 42, 50}),
-        (("trainer.accumulate=3", "trainer.max_steps=9"), {1, 21, 27}),
-        (("debug=profile", "debug.profile_steps=4"), set(range(1, 15))),
     ],
 )
 def test_hooks_of_batches(
