@@ -8,6 +8,7 @@ steps alone. So nothing that is due moves.
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytorch_lightning as pl
@@ -56,10 +57,12 @@ class EpochLoop(_TrainingEpochLoop):
         self._accumulate, self._log_every = accumulate, log_every_n_steps
         self._save_every, self._validate_from = save_every_n_steps, validate_from
         self._since_shared = 0  # batches of this process
-        self._called = 0.0  # when hooks were called last
+        self._called = -math.inf  # when hooks were called last
+        self._begins = True  # an epoch, or what a resumed run has left of it
 
     def on_run_start(self, data_fetcher: _DataFetcher) -> None:
         super().on_run_start(data_fetcher)
+        self._begins = True
         self._close = [c for c in self.trainer.callbacks if isinstance(c, CloseCallback)]  # type: ignore[attr-defined]
 
     def advance(self, data_fetcher: _DataFetcher) -> None:
@@ -74,7 +77,7 @@ class EpochLoop(_TrainingEpochLoop):
             self.batch_progress.increment_completed()
             self._batches_that_stepped += 1
         super().advance(data_fetcher)
-        self._called = time.monotonic()
+        self._called, self._begins = time.monotonic(), False
 
     def _is_due(self) -> bool:
         """Return whether something is due after the next batch, which is counted."""
@@ -83,7 +86,7 @@ class EpochLoop(_TrainingEpochLoop):
         self.ends_step = last or batch % self._accumulate == 0
         self._since_shared = 1 if self.is_shared else self._since_shared + 1
         self.is_shared = self.ends_step and self._since_shared >= SHARED_STEPS
-        if last or batch == 1 or self.is_shared or any(c.needs(batch) for c in self._close):
+        if last or self._begins or self.is_shared or any(c.needs(batch) for c in self._close):
             return True
         # Lightning counts batches of all epochs, the module those of this one
         if (self._batches_that_stepped + 1) % self._log_every == 0 or batch % (self._log_every * self._accumulate) == 0:
