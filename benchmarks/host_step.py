@@ -40,7 +40,7 @@ from recsys.training.trainer import build_module
 
 BARE, STEP, LIGHTNING, COMMAND = "bare TBE loop", "step", "step, Lightning", "recsys.train"
 ADDED = ("mathematics, autograd, optimizers", "KeyedJaggedTensor, TorchRec, step", "Lightning", "files, logs, progress")
-ROWS, BATCHES, EPOCHS = 64, 800, 5  # the first steps of the command, half a second, are a small part
+ROWS, BATCHES, EPOCHS = 64, 800, 2
 GOAL = 1 / 1.3
 
 

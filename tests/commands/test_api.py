@@ -138,7 +138,8 @@ def test_frames_of_pandas(shop: recsys.TrainedRun) -> None:
     predicted = shop.predict(cheap)
     assert predicted.index.equals(cheap.index) and predicted.name == "probability"
     frame["p"] = predicted
-    assert [x for x in frame.p if x == x] == [x for x, price in zip(expected, frame.price, strict=True) if price < 5]
+    known = [x for x, price in zip(expected, frame.price, strict=True) if price < 5]
+    assert [x for x in frame.p if x == x] == pytest.approx(known, rel=1e-6)  # products of fewer rows round otherwise
     frame = frame.drop(columns="p")
     text = [str(v) for v in frame.member]
     for kind, columns in {

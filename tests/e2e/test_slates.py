@@ -138,6 +138,7 @@ def test_a_run_from_before_the_key_predicts_as_it_did(home: Path) -> None:
     assert arrays.lengths["history"].tolist() == [5, 6, 7]
 
 
+@pytest.mark.slow
 def test_rows_that_come_before_their_past_in_a_file_are_exported(home: Path, tmp_path: Path) -> None:
     """The rows that an artefact holds are scored again without the others, on which theirs must not depend."""
     pl.read_csv(home / "log.csv").reverse().write_csv(tmp_path / "reversed.csv")
