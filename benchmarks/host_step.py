@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "gpu"))
-import pytorch_lightning as lightning
+import pytorch_lightning as pl
 import torch
 from in_memory import trained
 from steady import Claim, Sample, measure, timed
@@ -39,7 +39,6 @@ from recsys.training.profiling import marked_while_profiled
 from recsys.training.trainer import build_module
 
 BARE, STEP, LIGHTNING, COMMAND = "bare TBE loop", "step", "step, Lightning", "recsys.train"
-ADDED = ("mathematics, autograd, optimizers", "KeyedJaggedTensor, TorchRec, step", "Lightning", "files, logs, progress")
 ROWS, BATCHES, EPOCHS = 64, 800, 2
 GOAL = 1 / 1.3
 
@@ -51,7 +50,7 @@ def stepped(cfg: RunConfig, fitted: Any, batches: list[Batch], epochs: int) -> S
         device = torch.device("cpu")
         module.setup_model(device)
         module.configure_optimizers()
-        module.trainer = lightning.Trainer(logger=False, enable_checkpointing=False)
+        module.trainer = pl.Trainer(logger=False, enable_checkpointing=False)
         module.trainer.fit_loop.epoch_loop = EpochLoop(module.trainer, log_every_n_steps=50)
         loop = Sequential(module.step, device)
 
@@ -86,14 +85,14 @@ def main(rounds: int) -> None:
             sample = command()
             return Sample(sample.units / ROWS, sample.wall, sample.cpu)
 
-        def lightning() -> Sample:
+        def by_lightning() -> Sample:
             sample = trained(cfg, fitted, batches, units)
             return Sample(sample.units / ROWS, sample.wall, sample.cpu)
 
         contestants: dict[str, Callable[[], Sample]] = {
             BARE: timed(bare_loop(model, batches, EPOCHS), units),
             STEP: lambda: stepped(cfg, fitted, batches, EPOCHS),
-            LIGHTNING: lightning,
+            LIGHTNING: by_lightning,
             COMMAND: by_steps,
         }
         claims = [Claim(name, BARE, GOAL if name == COMMAND else None) for name in (STEP, LIGHTNING, COMMAND)]

@@ -19,7 +19,6 @@ from recsys.interface.batch import Batch
 from recsys.sharding.stored_checkpoint import check_checkpoint
 from recsys.training.callbacks import over
 from recsys.training.epoch_loop import loop_of
-from recsys.training.module import RecsysModule
 
 
 class Checkpoints(pl.Callback):
@@ -85,8 +84,8 @@ class Checkpoints(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
-        assert isinstance(module, RecsysModule)
-        if not module.stepped:  # checkpoints hold no gradients
+        loop = loop_of(trainer)
+        if not loop.ends_step:  # checkpoints hold no gradients
             return
         step = trainer.global_step
         due = bool(self._every_n_steps) and step % (self._every_n_steps or 1) == 0
@@ -95,7 +94,7 @@ class Checkpoints(pl.Callback):
             due = due or not trainer.is_last_batch
         if not due and self._every_seconds:
             due = over(trainer, time.monotonic() - self._saved_at > self._every_seconds)
-        self._due_after_validation = due and loop_of(trainer).validates_next()
+        self._due_after_validation = due and loop.validates_next()
         if due and not self._due_after_validation:
             self._save(trainer, "step")
 

@@ -6,8 +6,6 @@ due after, such as a validation, a checkpoint, a line of the log or the answer t
 steps alone. So nothing that is due moves.
 """
 
-from __future__ import annotations
-
 import math
 import time
 
@@ -88,7 +86,7 @@ class EpochLoop(_TrainingEpochLoop):
         self.is_shared = self.ends_step and self._since_shared >= SHARED_STEPS
         if last or self._begins or self.is_shared or any(c.needs(batch) for c in self._close):
             return True
-        # Lightning counts batches of all epochs, the module those of this one
+        # Lightning logs by the number of batches of all epochs, and the module by their number in this epoch
         if (self._batches_that_stepped + 1) % self._log_every == 0 or batch % (self._log_every * self._accumulate) == 0:
             return True
         validate_every = self.trainer.val_check_batch

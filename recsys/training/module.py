@@ -70,11 +70,6 @@ class RecsysModule(pl.LightningModule):
         self.last_checkpoint: Path | None = None
         self.rows_trained = 0  # by this process
 
-    @property
-    def stepped(self) -> bool:
-        """Whether the optimizer has stepped since the last batch: not while gradients accumulate."""
-        return self.step.last
-
     def configure_model(self) -> None:
         if not hasattr(self, "sharded"):
             self.setup_model(self.trainer.strategy.root_device)

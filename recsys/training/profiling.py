@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from recsys.base.console import results, say
-from recsys.training.epoch_loop import CloseCallback
+from recsys.training.epoch_loop import CloseCallback, loop_of
 
 if TYPE_CHECKING:
     from recsys.interface.batch import Batch
@@ -79,7 +79,7 @@ class Profile(CloseCallback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
-        ends = self._trace is None or module.stepped  # then training stops
+        ends = self._trace is None or loop_of(trainer).ends_step  # then training stops
         if self._profile is not None and self._begun >= WARM + self._steps and ends:
             self._finish(trainer)
 
@@ -132,7 +132,7 @@ def marked_while_profiled() -> Iterator[None]:
     enter, leave = record_function.__enter__, record_function.__exit__
 
     def entered(mark: record_function) -> record_function:
-        # private: there is no public name of what PyTorch asks itself
+        # private: no public function of PyTorch says whether a profiler runs
         return enter(mark) if torch.autograd._profiler_enabled() else mark
 
     def left(mark: record_function, *error: Any) -> None:

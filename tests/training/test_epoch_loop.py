@@ -13,8 +13,6 @@ from recsys.training.callbacks import Record
 from recsys.training.profiling import marked_while_profiled
 from recsys.training.run import train
 
-STEPS = 50  # of the epoch
-
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
