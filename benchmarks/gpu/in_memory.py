@@ -126,7 +126,7 @@ class InMemory:
     def __init__(self, batches: Sequence[Batch], steps: int, device: torch.device, pipeline: str) -> None:
         self.upcoming: deque[Batch] = deque()
         self.seconds, self.batch_size = 0.0, batches[0].rows
-        self.make_queries: Callable[[Batch], Any] | None = None
+        self.make_queries: Callable[[Batch, int], Any] | None = None
         self._batches, self._steps, self._device, self._pipeline = batches, steps, device, pipeline
 
     def __len__(self) -> int:
@@ -135,8 +135,10 @@ class InMemory:
     def __iter__(self) -> Iterator[Batch]:
         batches: Generator[Batch] = (b for b in itertools.islice(itertools.cycle(self._batches), self._steps))
         ahead = self._pipeline in PIPELINES
+        make_queries = self.make_queries
+        make = None if make_queries is None else lambda batch: make_queries(batch, 0)
         if self._device.type == "cuda" and self._pipeline != NONE:
-            batches = pinned_ahead(batches) if ahead else copied_ahead(batches, self._device, self.make_queries)
+            batches = pinned_ahead(batches) if ahead else copied_ahead(batches, self._device, make)
         yield from with_upcoming(batches, self.upcoming, BATCHES_AHEAD) if ahead else batches
 
 

@@ -53,6 +53,7 @@ TOPICS = {
     "hstu_1024": Lists("hstu", 1024, 64, shortest=128),
 }
 JAGGED, HALF, PADDED = "recsys", "recsys, bf16-mixed", "padded loop, bfloat16 on GPUs"
+GRAPHS = "recsys, bf16-mixed, compile and CUDA graphs"
 
 
 def padded_loop(lists: Lists, batches: Sequence[Batch], steps: int, device: torch.device) -> Callable[[], Sample]:
@@ -105,7 +106,11 @@ def measure_topic(given: Arguments, topic: str, share: float) -> None:
         return lambda: trained(cfg, fitted, batches, steps, next(rounds, None))
 
     plain = [*NOTHING, "trainer.pipeline=auto", "trainer.threads=1"]  # retrieval models have a pipeline of their own
-    contestants: Contestants = {HALF: ours("bf16-mixed", [*plain, "trainer.precision=bf16-mixed"])}
+    half = [*plain, "trainer.precision=bf16-mixed"]
+    contestants: Contestants = {
+        HALF: ours("bf16-mixed", half),
+        GRAPHS: ours("graphs", [*half, "trainer.compile=true", "trainer.cuda_graphs=true"]),
+    }
     if lists.model == "sasrec":
         contestants[PADDED] = padded_loop(lists, batches, steps, device)
     contestants |= {JAGGED: ours("float32", plain), DEFAULTS: ours("defaults", [])}

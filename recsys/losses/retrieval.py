@@ -7,7 +7,6 @@ which have T chosen items.
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from recsys.base.ranges import Age, Count, Part, Share
 from recsys.interface.ageing import Ageing
-from recsys.losses.blocked_softmax import blocked_cross_entropy
+from recsys.losses.blocked_softmax import NO_TARGET, blocked_cross_entropy
 from recsys.losses.sampling import (
     Distribution,
     Negatives,
@@ -43,7 +42,9 @@ class LossInputs:
     negatives: the sample that `sample` returned
     looked_up: vectors of negatives.looked_up: (M, d), (T, n, d) or, of all candidates, (N - 1, d)
     in_order: whether each query is known to have one chosen item, in the order of the queries
+    one_target_each: the same, where the host need not wait for a GPU that knows it
     weights: weights of the chosen items, (T,), and of their negatives, (T, n); None if all pairs have equal weights
+    filled: (T,), whether each target counts; None if all do. Others are item 0, and fill up the tensors
     """
 
     scorer: Scorer
@@ -55,18 +56,15 @@ class LossInputs:
     looked_up: Tensor
     in_order: bool = False
     weights: tuple[Tensor, Tensor] | None = None
+    filled: Tensor | None = None
 
-    @cached_property
-    def one_target_each(self) -> bool:
-        """Return whether each query has exactly one chosen item, in the order of the queries. On GPUs, False may also
-        mean that the host would have to wait for the answer.
-        """
-        if self.in_order or len(self.query_of_target) != len(self.queries):
-            return self.in_order
-        order = torch.arange(len(self.query_of_target), device=self.query_of_target.device)
-        return not order.is_cuda and bool((self.query_of_target == order).all())
+    def __post_init__(self) -> None:
+        self.one_target_each = self.in_order
+        if not self.in_order and len(self.query_of_target) == len(self.queries) and not self.queries.is_cuda:
+            order = torch.arange(len(self.queries))
+            self.one_target_each = bool((self.query_of_target == order).all())
 
-    @cached_property
+    @property
     def target_queries(self) -> Tensor:
         """Query of each chosen item, (T, d)."""
         return self.queries if self.one_target_each else self.queries[self.query_of_target]
@@ -76,6 +74,24 @@ class LossInputs:
         """Vectors of negatives.ids: (M, d) if shared, or (T, n, d)."""
         ids, vectors = self.negatives.ids, self.looked_up
         return vectors[ids - 1] if ids.dim() == 2 and vectors.dim() == 2 else vectors
+
+    def no_negatives(self) -> Tensor:
+        """Return which negatives are the chosen item, or fill up the tensor: (T, M) or (T, n), bool."""
+        ids = self.negatives.ids
+        chosen = ids == self.targets[:, None]
+        return chosen if self.filled is None or ids.dim() == 2 else chosen | (ids == 0)
+
+    def number_of_negatives(self) -> Tensor | int:
+        """Return how many negatives each target has: M or n."""
+        ids = self.negatives.ids
+        return ids.shape[-1] if self.filled is None or ids.dim() == 2 else (ids > 0).sum()
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Return the mean, (), of the losses of the targets that count: (T,) or (T, n)."""
+        if self.filled is None:
+            return losses.mean()
+        filled = self.filled.view(-1, *[1] * (losses.dim() - 1))
+        return torch.where(filled, losses, 0.0).sum() / (filled.sum() * losses[0].numel())
 
     def negative_scores(self) -> Tensor:
         """Return the scores of each chosen item's negatives: (T, M) if shared, or (T, n)."""
@@ -92,9 +108,11 @@ class RetrievalLoss(Protocol):
     """Protocol of losses over queries and items. A loss that a config names must subclass it and nn.Module.
 
     ageing: how choices count by their age in the popularity that `sample` takes; None: alike
+    reads_filled: whether `forward` leaves out what fills up the tensors, see LossInputs.filled
     """
 
     ageing: Ageing | None = None
+    reads_filled: bool = False
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
         """Sample the negatives for the chosen items, targets (T,)."""
@@ -114,6 +132,8 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         label_smoothing: the share of the target distribution that is uniform over all candidates.
     """
 
+    reads_filled = True
+
     def __init__(self, *, label_smoothing: Share = 0.0) -> None:
         super().__init__()
         self.label_smoothing = label_smoothing
@@ -124,15 +144,21 @@ class FullSoftmax(nn.Module, RetrievalLoss):
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of all candidates (M, d)."""
         if type(inputs.scorer) is Scorer:
-            return blocked_cross_entropy(
-                inputs.queries,
-                inputs.negative_vectors,
-                inputs.query_of_target,
-                inputs.targets - 1,
-                self.label_smoothing,
-            )
-        scores = inputs.negative_scores()
-        return nn.functional.cross_entropy(scores, inputs.targets - 1, label_smoothing=self.label_smoothing)
+            return _full_softmax(inputs, inputs.queries, self.label_smoothing)
+        scores, places = inputs.negative_scores(), inputs.targets - 1
+        return nn.functional.cross_entropy(scores, places, ignore_index=NO_TARGET, label_smoothing=self.label_smoothing)
+
+
+def _full_softmax(inputs: LossInputs, queries: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Return the mean loss, (), by dot products: queries (Q, d)."""
+    return blocked_cross_entropy(
+        queries,
+        inputs.negative_vectors,
+        inputs.query_of_target,
+        inputs.targets - 1,
+        label_smoothing,
+        inputs.one_target_each,
+    )
 
 
 class SampledSoftmax(nn.Module, RetrievalLoss):
@@ -157,6 +183,8 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         window: age from which a choice does not count for the popularity of negatives.
         half_life: age at which it counts half.
     """
+
+    reads_filled = True
 
     def __init__(
         self,
@@ -185,16 +213,15 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (M, d) if shared, or (T, n, d)."""
         targets, query_of_target, negatives = inputs.targets, inputs.query_of_target, inputs.negatives
         if negatives.complete and self.hardest is None and type(inputs.scorer) is Scorer:
-            return FullSoftmax()(replace(inputs, queries=inputs.queries / self.temperature))
+            return _full_softmax(inputs, inputs.queries / self.temperature)
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
         scores = inputs.negative_scores()
         if self.temperature != 1:
             positive, scores = positive / self.temperature, scores / self.temperature
         if negatives.log_share is not None:
-            drawn = negatives.ids.shape[-1]
-            positive = positive - _log_inclusion(negatives.log_share[targets], drawn)
+            positive = positive - _log_inclusion(negatives.log_share[targets], inputs.number_of_negatives())
             scores = scores - negatives.log_share[negatives.ids]
-        chosen = targets[:, None] == negatives.ids
+        chosen = inputs.no_negatives()
         if self.shared and self.negatives == "in_batch" and len(query_of_target) > len(inputs.queries):
             # all items that a query has chosen are no negatives of any of its targets
             items = len(negatives.ids)
@@ -207,10 +234,10 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         scores = scores.float().masked_fill(chosen, -math.inf)  # autocast on CPUs would add exponentials in bfloat16
         if self.hardest is not None and self.hardest < scores.shape[1]:
             scores = scores.topk(self.hardest, dim=1, sorted=False).values
-        return (torch.logaddexp(positive, scores.logsumexp(dim=1)) - positive).mean()
+        return inputs.mean(torch.logaddexp(positive, scores.logsumexp(dim=1)) - positive)
 
 
-def _log_inclusion(log_share: Tensor, drawn: int) -> Tensor:
+def _log_inclusion(log_share: Tensor, drawn: Tensor | int) -> Tensor:
     """Return the logarithm of the probability that an item is among the drawn ones at all, divided by their number.
 
     The chosen item's term stands for all its occurrences, since those among the negatives are left out: with its share,
@@ -239,7 +266,7 @@ class BCE(nn.Module, RetrievalLoss):
         half_life: age at which it counts half.
     """
 
-    takes_weights = True
+    takes_weights, reads_filled = True, True
 
     def __init__(
         self,
@@ -272,15 +299,15 @@ class BCE(nn.Module, RetrievalLoss):
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (T, n, d), or (M, d) if shared."""
-        ids, targets, rate = inputs.negatives.ids, inputs.targets, inputs.negatives.sampling_rate
+        rate = inputs.negatives.sampling_rate
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
-        negative, chosen = inputs.negative_scores(), ids == targets[:, None]
+        negative, chosen = inputs.negative_scores(), inputs.no_negatives()
         power = rate * (self.calibration * (1 - 1 / rate) + 1 / rate)  # the paper's beta, from alpha and t
         towards = power * nn.functional.softplus(-positive)
         against = nn.functional.softplus(negative).masked_fill(chosen, 0.0)
         if inputs.weights is not None:
             towards, against = inputs.weights[0] * towards, inputs.weights[1] * against
-        return (towards + against.sum(dim=1)).mean()
+        return inputs.mean(towards + against.sum(dim=1))
 
 
 class BPR(nn.Module, RetrievalLoss):
@@ -292,6 +319,8 @@ class BPR(nn.Module, RetrievalLoss):
         window: age from which a choice does not count for the popularity of negatives.
         half_life: age at which it counts half.
     """
+
+    reads_filled = True
 
     def __init__(
         self,
@@ -312,8 +341,7 @@ class BPR(nn.Module, RetrievalLoss):
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of negatives (T, n, d)."""
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
         margin = positive[:, None] - inputs.negative_scores()
-        chosen = inputs.negatives.ids == inputs.targets[:, None]
-        return nn.functional.softplus(-margin).masked_fill(chosen, 0.0).mean()
+        return inputs.mean(nn.functional.softplus(-margin).masked_fill(inputs.no_negatives(), 0.0))
 
 
 class Likelihood(nn.Module, RetrievalLoss):

@@ -1,11 +1,11 @@
 """Negatives that the chosen items are compared with, and how they are drawn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recsys.base.ranges import Age
 from recsys.interface.ageing import Ageing
@@ -55,6 +55,17 @@ class Negatives:
     sampling_rate: float = 1.0
     complete: bool = False
     uniform: bool = False
+
+    def filled_up(self, targets: int, room: int) -> "Negatives":
+        """Return the negatives of as many targets, behind which `room` more are filled in.
+
+        Rows of `ids` that are filled in are item 1; shared ids that are, the batch's own targets, are item 0.
+        """
+        if self.complete or len(self.ids) != targets:
+            return self
+        shared = self.ids.dim() == 1
+        ids = nn.functional.pad(self.ids, (0, room) if shared else (0, 0, 0, room), value=0 if shared else 1)
+        return replace(self, ids=ids)
 
     def looked_up(self, popularity: Popularity) -> Tensor:
         """Return the ids whose vectors are looked up: `ids`, or all candidates where scoring all takes less time."""

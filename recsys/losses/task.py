@@ -11,7 +11,9 @@ from recsys.interface.candidates import Candidates
 from recsys.interface.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
 from recsys.losses.position import PositionTower
-from recsys.models.common.items import Items, Scorer
+from recsys.losses.sampling import Negatives
+from recsys.models.common.items import Items, QueryBatch, Scorer
+from recsys.models.common.lists import at_most
 from recsys.models.protocols import AuxiliaryLoss
 
 
@@ -85,6 +87,7 @@ class RetrievalTask(nn.Module):
         if model.weighs_pairs and not getattr(loss, "takes_weights", False):
             name = f"{type(model).__name__} weighs its pairs, which {type(loss).__name__} does not support"
             raise UserError(f"loss: {name}; use loss=bce")
+        self.rows_of_graphs: int | None = None  # rows of the training batches whose queries are filled up
         self.set_candidates(candidates)
 
     def set_candidates(self, candidates: Candidates | None) -> None:
@@ -110,40 +113,86 @@ class RetrievalTask(nn.Module):
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss, (), and no queries, (0,); outside training, 0 and the queries of B rows, (B, d)."""
         query_batch = self.model.make_queries(batch) if batch.queries is None else batch.queries
+        if self.training and batch.queries is None:
+            query_batch = self._filled_up(query_batch, batch.rows)
         if not self.training:
             vectors = self.model.items(query_batch.inputs)
             return vectors.new_zeros(()), self.model.encode(batch, query_batch, vectors)
-        targets = query_batch.targets
+        given = query_batch.without_filling()
+        targets = given.targets
         if not len(targets):
             # a loss of 0 in which all parameters take part: the other ranks' collectives wait for their gradients
-            vectors = self.model.items(torch.cat([query_batch.inputs, query_batch.inputs.new_zeros(1)]))
-            queries = self.model.encode(batch, query_batch, vectors[:-1])
+            vectors = self.model.items(torch.cat([given.inputs, given.inputs.new_zeros(1)]))
+            queries = self.model.encode(batch, given, vectors[:-1])
             same = queries.shape[1:] == vectors.shape[1:]
             scores = self.scorer.score_all(queries, vectors[-1:]).sum() if same else vectors.sum()
             return (queries.sum() + scores) * 0, queries.new_zeros(0)
-        history = (query_batch,) if self._outside_history else ()
+        history = (given,) if self._outside_history else ()
         negatives = self.loss.sample(targets, self.popularity, *history)
         compared = negatives.looked_up(self.popularity) if self._scores_all else negatives.ids
-        sizes = [len(query_batch.inputs), len(targets), compared.numel()]
-        ids = torch.cat([query_batch.inputs, targets, compared.flatten()])
-        inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)
-        queries = self.model.encode(batch, query_batch, inputs)
-        negative_vectors = negative_vectors.view(*compared.shape, *negative_vectors.shape[1:])
-        loss = self.loss(
+        sizes = [len(given.inputs), len(targets), compared.numel()]
+        ids = torch.cat([given.inputs, targets, compared.flatten()])
+        inputs, of_targets, of_negatives = self.model.items(ids).split(sizes)
+        of_negatives = of_negatives.view(*compared.shape, *of_negatives.shape[1:])
+        if query_batch.filled is not None:
+            room = len(query_batch.targets) - len(targets)
+            inputs = _with_zeros(inputs, len(query_batch.inputs) - len(given.inputs))
+            of_targets = _with_zeros(of_targets, room)
+            if len((more := negatives.filled_up(len(targets), room)).ids) > len(negatives.ids):
+                of_negatives = of_negatives if compared is not negatives.ids else _with_zeros(of_negatives, room)
+                negatives = more
+        loss = self.compare(batch, query_batch, inputs, of_targets, negatives, of_negatives)
+        return loss, loss.new_zeros(0)
+
+    def compare(
+        self,
+        batch: Batch,
+        query_batch: QueryBatch,
+        inputs: Tensor,
+        of_targets: Tensor,
+        negatives: Negatives,
+        of_negatives: Tensor,
+    ) -> Tensor:
+        """Return the loss of the vectors that were looked up: what is compiled, and launched as a CUDA graph.
+
+        Args:
+            inputs: (P, d).
+            of_targets: (T, d).
+            of_negatives: see LossInputs.looked_up.
+        """
+        filled = query_batch.filled
+        with at_most(None if filled is None else filled.longest):
+            queries = self.model.encode(batch, query_batch, inputs)
+        loss: Tensor = self.loss(
             LossInputs(
                 self.scorer,
                 queries,
                 query_batch.query_of_target,
-                targets,
-                target_vectors,
+                query_batch.targets,
+                of_targets,
                 negatives,
-                negative_vectors,
+                of_negatives,
                 query_batch.in_order,
                 self.model.weights(batch, query_batch, negatives.ids) if self.model.weighs_pairs else None,
+                None if filled is None else query_batch.targets > 0,
             )
         )
         penalty = self.model.penalty()
-        return loss if penalty is None else loss + penalty, queries.new_zeros(0)
+        return loss if penalty is None else loss + penalty
+
+    def compile(self, **options: Any) -> None:
+        """Compile `compare` as torch.compile does."""
+        self.compare = torch.compile(self.compare, **options)  # type: ignore[method-assign]
+
+    def queries_ahead(self, batch: Batch, draw: int) -> QueryBatch:
+        """Make the queries of a training batch in a thread that loads batches, of a QueriesAhead model.
+
+        draw: what is random follows from this number
+        """
+        return self._filled_up(self.model.queries_ahead(batch, draw), batch.rows)
+
+    def _filled_up(self, query_batch: QueryBatch, rows: int) -> QueryBatch:
+        return query_batch.filled_up() if rows == self.rows_of_graphs else query_batch
 
     def item_vectors(self, ids: range, max_ids: int, chunk: int = 1 << 16) -> Tensor:
         """Return the vectors (len(ids), d) of these candidates. Collective: each rank passes its own range of ids.
@@ -162,3 +211,8 @@ class RetrievalTask(nn.Module):
                     vectors = looked_up.new_empty(len(ids), *looked_up.shape[1:])
                 vectors[at : at + chunk] = looked_up
         return vectors
+
+
+def _with_zeros(x: Tensor, number: int) -> Tensor:
+    """Return vectors (M, ...) and this number of zeros behind them."""
+    return nn.functional.pad(x, [0] * (2 * x.dim() - 1) + [number])

@@ -11,7 +11,7 @@ from recsys.base.ranges import Depth, Deviation, Fraction, Length, Part, Share, 
 from recsys.interface.batch import Batch
 from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd, PlacesFromStart
-from recsys.models.common.items import Items, QueryBatch, hide, masked_items, masked_last, states_at
+from recsys.models.common.items import Items, QueriesAhead, QueryBatch, hide, masked_items, masked_last, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
 
@@ -42,7 +42,7 @@ class BertBlock(nn.Module):
         return self.after(x + self.dropout(self.feed_forward(x)))
 
 
-class BERT4Rec(nn.Module, RetrievalModel):
+class BERT4Rec(nn.Module, QueriesAhead, RetrievalModel):
     """Bidirectional transformer that predicts masked items: random items in training, the last item in evaluation.
 
     Args:
@@ -65,7 +65,7 @@ class BERT4Rec(nn.Module, RetrievalModel):
         init_std: standard deviation of the initial vectors of items, positions and the mask.
     """
 
-    wider_than_dim = True
+    wider_than_dim, reads_rows = True, False
 
     def __init__(
         self,
@@ -103,11 +103,24 @@ class BERT4Rec(nn.Module, RetrievalModel):
                 nn.init.zeros_(module.bias)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
+        if self.training:
+            return self._masked_items(batch)
         lists = batch.sparse[self.items.name]
-        items, lengths = lists.values().long(), lists.lengths().long()
-        if not self.training:
-            return masked_last(items, lengths)
-        return masked_items(items, lengths, share=self.mask, only_last=self.mask_last, exact=self.exact_mask)
+        return masked_last(lists.values().long(), lists.lengths().long())
+
+    def queries_ahead(self, batch: Batch, draw: int) -> QueryBatch:
+        return self._masked_items(batch, torch.Generator().manual_seed(draw))
+
+    def _masked_items(self, batch: Batch, random: torch.Generator | None = None) -> QueryBatch:
+        lists = batch.sparse[self.items.name]
+        return masked_items(
+            lists.values().long(),
+            lists.lengths().long(),
+            share=self.mask,
+            only_last=self.mask_last,
+            exact=self.exact_mask,
+            random=random,
+        )
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs; dim + 1 with `output_bias`."""

@@ -32,6 +32,8 @@ class ComiRec(nn.Module, NextItems, RetrievalModel):
         init_std: standard deviation of the initial vectors of items.
     """
 
+    reads_rows = False
+
     def __init__(
         self,
         features: FeatureSpec,

@@ -28,6 +28,8 @@ class GRU4Rec(nn.Module, NextItems, RetrievalModel):
         init_std: standard deviation of the initial vectors of items.
     """
 
+    reads_rows = False
+
     def __init__(
         self,
         features: FeatureSpec,

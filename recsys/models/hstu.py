@@ -19,7 +19,7 @@ from recsys.models.common.hstu_kernel import has_hstu_kernel, hstu_attention
 from recsys.models.common.items import Items, NextItems, QueryBatch, states_at
 from recsys.models.common.kernels import runs_triton
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import is_filled, on_host, padded_length, to_block
+from recsys.models.common.lists import is_filled, longest_of, padded_length, to_block
 from recsys.models.protocols import RetrievalModel
 
 UNSEEN = -1e4  # a score whose SiLU and gradient are 0
@@ -82,10 +82,9 @@ class HSTUBlock(nn.Module):
         dim = x.shape[1]
         u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
         if runs_triton(vqk) and padded_length() is None and has_hstu_kernel(vqk, self.heads, times):
-            longest = int(on_host(lengths).max()) if len(lengths) else 0
             times = None if self.spans is None else times
             spans, starts = (None, None) if times is None else (self.spans, self.span_starts)
-            mixed = hstu_attention(vqk, lengths, longest, self.distances, value_bias, times, spans, starts)
+            mixed = hstu_attention(vqk, lengths, longest_of(lengths), self.distances, value_bias, times, spans, starts)
         else:
             more = [] if value_bias is None else [value_bias]
             more += [] if times is None or self.spans is None else [times[:, None]]
@@ -182,6 +181,7 @@ class HSTU(nn.Module, NextItems, RetrievalModel):
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = Dropout(dropout)
         self.times = None if times is None else list_beside(features, times, "times")
+        self.reads_rows = times is not None
         make = type(self).block
         self.blocks = nn.ModuleList(
             make(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)

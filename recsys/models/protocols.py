@@ -95,6 +95,7 @@ class RetrievalModel(Protocol):
         together.
     reads_interactions: whether `set_interactions` must be called before training; the model then has the attribute
         `user`, the name of its user feature.
+    reads_rows: whether `encode` reads the batch itself, and not only its queries.
     weighs_pairs: whether the loss must weigh its pairs by `weights`.
     generates: whether the model predicts probabilities of items, which only the loss Likelihood reads.
     wider_than_dim: whether its tables are wider than its parameter `dim`.
@@ -102,6 +103,7 @@ class RetrievalModel(Protocol):
 
     items: Items | Any
     reads_interactions: bool = False
+    reads_rows: bool = True
     weighs_pairs: bool = False
     generates: bool = False
     wider_than_dim: bool = False

@@ -73,6 +73,8 @@ class SASRec(nn.Module, NextItems, RetrievalModel):
         init_std: standard deviation of the initial vectors of items and positions, with init=pytorch.
     """
 
+    reads_rows = False
+
     def __init__(
         self,
         features: FeatureSpec,

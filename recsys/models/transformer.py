@@ -14,7 +14,16 @@ from recsys.interface.batch import Batch
 from recsys.interface.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd, RelativeAttention
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.common.items import Items, QueryBatch, hide, masked_items, masked_last, next_items, states_at
+from recsys.models.common.items import (
+    Items,
+    QueriesAhead,
+    QueryBatch,
+    hide,
+    masked_items,
+    masked_last,
+    next_items,
+    states_at,
+)
 from recsys.models.common.layers import Dropout, SwiGLU
 from recsys.models.common.lists import repeat_rows
 from recsys.models.protocols import RetrievalModel
@@ -78,7 +87,7 @@ class Context(nn.Module):
         return sum(parts[1:], parts[0])
 
 
-class Transformer(nn.Module, RetrievalModel):
+class Transformer(nn.Module, QueriesAhead, RetrievalModel):
     """Transformer that reads the item and all other sparse list features of each item, such as category or time gap.
 
     Each feature has a table of its own. The model sees no feature of the item that it is to predict.
@@ -133,6 +142,7 @@ class Transformer(nn.Module, RetrievalModel):
             self.beside = SequenceEmbeddings(features, dim, others, prefix="beside_", init_std=init_std, device=device)
         self.merge = nn.Linear((1 + len(others)) * dim, dim) if others and merge == "concat" else None
         self.context = Context(features, dim, init_std=init_std, device=device) if context else None
+        self.reads_rows = self.beside is not None or context
         self.hidden = nn.Parameter(torch.randn(dim) * init_std) if objective == "masked" else None
         self.places: PlacesFromEnd | None = None
         if block == "plain":
@@ -151,13 +161,19 @@ class Transformer(nn.Module, RetrievalModel):
         self.norm = nn.LayerNorm(dim)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
+        return self._queries(batch, every=self.training)
+
+    def queries_ahead(self, batch: Batch, draw: int) -> QueryBatch:
+        return self._queries(batch, every=True, random=torch.Generator().manual_seed(draw))
+
+    def _queries(self, batch: Batch, *, every: bool, random: torch.Generator | None = None) -> QueryBatch:
         lists = batch.sparse[self.items.name]
         items, lengths = lists.values().long(), lists.lengths().long()
         if self.hidden is None:
-            return next_items(items, lengths, every=self.training)
-        if not self.training:
+            return next_items(items, lengths, every=every)
+        if not every:
             return masked_last(items, lengths)
-        return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
+        return masked_items(items, lengths, share=self.mask, only_last=self.mask_last, random=random)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""

@@ -18,6 +18,7 @@ from recsys.base.packages import no_compiler
 from recsys.interface.batch import Batch
 from recsys.losses.task import RetrievalTask, Task
 from recsys.models.common.embeddings import SequenceEmbeddings
+from recsys.models.common.items import QueriesAhead
 from recsys.models.common.layers import has_batch_norm
 from recsys.training.module_settings import Updates
 
@@ -55,16 +56,19 @@ class CompiledModel:
         graphs: whether a GPU launches the kernels of the compiled code as CUDA graphs.
     """
 
-    def __init__(self, task: Task, batch_size: int, graphs: bool = False) -> None:
+    def __init__(self, task: Task | RetrievalTask, batch_size: int, graphs: bool = False) -> None:
         from torch._dynamo import config
 
         config.error_on_nested_fx_trace = False  # with torch 2.11, TorchRec's pipeline traces what is compiled
         self.seconds = 0.0  # that `warm_up` took
         self._ragged = reads_lists(task)
-        if self._ragged and graphs:
+        if isinstance(task, RetrievalTask):
+            task.rows_of_graphs = batch_size  # whose lists are filled up to few sizes, with a graph for each
+        elif self._ragged and graphs:
             does = f"{type(task.model).__name__} reads lists, which have other lengths in each batch"
             say(f"trainer.cuda_graphs=true: {does}, and a graph has one size; the run goes on without")
-        self._graphs = graphs and not self._ragged
+            graphs = False
+        self._graphs = graphs
         self._task, self._batch_size, self._dry = task, batch_size, False
         for module in list(task.model.modules()):
             if any(isinstance(child, ShardedModule) for child in module.children()):  # tables, and how they are pooled
@@ -101,7 +105,9 @@ class CompiledModel:
 
     def warm_up(self, batch: Batch) -> None:
         """Compile forward and backward for batches like this one, without a change of the model. Collective."""
-        self._task.model.compile(dynamic=self._ragged, mode="reduce-overhead" if self._graphs else None)
+        torch.compiler.reset()  # of a function, PyTorch keeps eight versions: those of earlier trainings count
+        compiled = self._task if isinstance(self._task, RetrievalTask) else self._task.model
+        compiled.compile(dynamic=self._ragged, mode="reduce-overhead" if self._graphs else None)
         say("compiling the model: a minute, or some seconds if this model and batch size were compiled before")
         start = time.monotonic()
         kept = {name: buffer.clone() for name, buffer in self._task.named_buffers() if not buffer.is_meta}
@@ -138,8 +144,8 @@ def compiled_model(
             return Eager()
     elif updates.compile is False:
         return Eager()
-    if isinstance(task, RetrievalTask):
-        say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
+    if isinstance(task, RetrievalTask) and (why := _changes_shape(task, on_gpu)) is not None:
+        say_once(f"trainer.compile=true: has no effect {why}")
         return Eager()
     if (why := cannot_compile(device.type)) is not None:
         say_once(why)
@@ -150,9 +156,20 @@ def compiled_model(
     return CompiledModel(task, batch_size, graphs and on_gpu)
 
 
+def _changes_shape(task: RetrievalTask, on_gpu: bool) -> str | None:
+    """Return where compiling has no effect, if the lists of a retrieval task cannot or need not be filled up."""
+    if not on_gpu:
+        return "on retrieval models on CPUs, where compiled code is slower"
+    if task.model.reads_rows or not isinstance(task.model, QueriesAhead):
+        return f"on {type(task.model).__name__}, which reads more than lists of items here"
+    if not getattr(task.loss, "reads_filled", False):
+        return f"with the loss {type(task.loss).__name__}, which counts all targets of a batch"
+    return None
+
+
 def has_graphs(task: Task | RetrievalTask, accumulate: int) -> bool:
     """Return whether CUDA graphs launch the compiled code of a task on a GPU unless trainer.cuda_graphs is typed."""
-    return accumulate == 1 and not reads_lists(task)
+    return accumulate == 1 and (isinstance(task, RetrievalTask) or not reads_lists(task))
 
 
 def reads_lists(task: Task | RetrievalTask) -> bool:

@@ -18,7 +18,7 @@ from recsys.evaluation.metrics_table import monitored
 from recsys.interface.batch import Batch
 from recsys.losses import LabelLosses
 from recsys.losses.task import RetrievalTask, Task
-from recsys.models.common.items import NextItems
+from recsys.models.common.items import QueriesAhead
 from recsys.models.common.layers import has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.sharded_model import Placement, ShardedModel
@@ -121,8 +121,8 @@ class RecsysModule(pl.LightningModule):
         if kind in PIPELINES:
             say_once(f"trainer.pipeline={kind}: {type(task.model).__name__} trains with pipeline=base: {problem}")
         self._loop = Sequential(self.step, self.device)
-        if isinstance(task, RetrievalTask) and isinstance(task.model, NextItems):
-            loader.make_queries = task.model.queries_ahead
+        if isinstance(task, RetrievalTask) and isinstance(task.model, QueriesAhead):
+            loader.make_queries = task.queries_ahead
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         return batch  # the loader has copied it

@@ -336,6 +336,19 @@ def test_lists_train_on_a_gpu(tmp_path: Path, model: str, data: str) -> None:
     assert all(np.isfinite(v) for v in metrics["test"].values() if isinstance(v, float))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [*QUERIES, "comirec", "esasrec", "fuxi_alpha"])
+def test_graphs_of_lists_learn_what_eager_code_learns(model: str, tmp_path: Path) -> None:
+    given = [f"model={model}", "data=sample_sequences", "data.sample.rows=20000", "trainer.batch_size=256"]
+    given += ["trainer.precision=32-true", "trainer.max_epochs=3", "trainer.accelerator=gpu"]
+    found = {}
+    for name in ("false", "true"):
+        more = [f"trainer.compile={name}", f"data.prepared={tmp_path}/prepared", f"run_dir={tmp_path / name}"]
+        found[name] = train(compose("train", [*given, *more])).metrics
+    assert "compile_seconds" in found["true"]["train"]
+    assert found["true"]["test"]["ndcg@10"] == pytest.approx(found["false"]["test"]["ndcg@10"], rel=0.1)
+
+
 def test_two_processes_on_one_gpu_are_refused_in_one_line(tmp_path: Path) -> None:
     """As if on two hosts with a GPU each, so that only NCCL notices."""
     command = [sys.executable, "-m", "recsys.train", *PIPELINED, "data.prepared=prepared", "run_dir=run"]

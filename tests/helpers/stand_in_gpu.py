@@ -13,6 +13,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch._library.custom_ops import OPDEFS
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -53,14 +54,36 @@ class OnGpu(Tensor):
 
 
 class StandInGpu(TorchDispatchMode):
-    """Runs operators as a GPU would. waits: the line of recsys that each wait of the host came from"""
+    """Runs operators as a GPU would.
+
+    waits: the line of recsys that each wait of the host came from
+    launches: the same of each operator that writes numbers of a GPU, outside of graphs
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[str] = []
+        self.launches: list[str] = []
+        self._in_graph = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(func, args, kwargs or {}, self.waits)
+        if func.namespace == "recsys":  # what it runs
+            with self:
+                return OPDEFS[func.name().partition(".")[0]]._init_fn(*args)
+        out = _run(func, args, kwargs or {}, self.waits)
+        writes = [t for t in tree_leaves(out) if isinstance(t, OnGpu) and t.numel()]
+        if writes and not self._in_graph and not _is_free(func):
+            self.launches.append(f"{_line()}: {func}")
+        return out
+
+    @contextmanager
+    def graph(self) -> Iterator[None]:
+        """Count no launches within the block."""
+        before, self._in_graph = self._in_graph, True
+        try:
+            yield
+        finally:
+            self._in_graph = before
 
 
 def _run(func: Any, args: Any, kwargs: Any, waits: list[str]) -> Any:
@@ -83,6 +106,37 @@ def _run(func: Any, args: Any, kwargs: Any, waits: list[str]) -> Any:
     if packet is aten.copy_:
         return args[0]
     return return_and_correct_aliasing(func, args, kwargs, tree_map_only(Tensor, OnGpu, out))
+
+
+def _is_free(func: Any) -> bool:
+    """Return whether an operator launches nothing: a view, or memory that is not written."""
+    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    return is_view or func.overloadpacket.__name__ in ("empty", "new_empty", "empty_like", "empty_strided", "detach")
+
+
+def as_graph(gpu: StandInGpu, function: Any, weights: list[nn.Parameter]) -> Any:
+    """Return a function whose forward and backward pass are a graph each, as those of compiled code."""
+
+    class Graph(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Tensor:
+            with gpu.graph(), torch.enable_grad():
+                ctx.inputs = [x.detach().requires_grad_() if _has_gradient(x) else x for x in args[-1]]
+                ctx.result = function(*ctx.inputs)
+            return ctx.result.detach()  # type: ignore[no-any-return]
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            inputs = [x for x in ctx.inputs if _has_gradient(x)]
+            with gpu.graph():
+                found = torch.autograd.grad(ctx.result, [*inputs, *weights], gradient, allow_unused=True)
+            return *found, None
+
+    return lambda *given: Graph.apply(*(x for x in given if _has_gradient(x)), *weights, given)
+
+
+def _has_gradient(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad
 
 
 def _host(x: OnGpu) -> Tensor:
@@ -249,15 +303,16 @@ def _call(node: Any, got: dict[int, Tensor]) -> tuple[Tensor | None, ...]:
     return out if isinstance(out, tuple) else (out,)
 
 
-def _gru(x: Tensor, batch_sizes: Tensor, first: Tensor, weights: list[Tensor], *_: Any) -> tuple[Tensor, Tensor]:
-    """Run a GRU of one layer over packed lists, (P, d), without cuDNN."""
+def _gru(x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    """Run a GRU of one layer over packed lists, (P, d), or padded ones, (L, B, d), without cuDNN."""
+    (first, weights), sizes = (args[1:3], _tolist(args[0])) if x.dim() == 2 else (args[:2], None)
     w, u, b, c = weights
     state, states = first[0], []
-    for step in x.split(_tolist(batch_sizes)):
+    for step in x.unbind(0) if sizes is None else x.split(sizes):
         before = state[: len(step)]
         reset_x, update_x, new_x = (step @ w.T + b).chunk(3, dim=1)
         reset_h, update_h, new_h = (before @ u.T + c).chunk(3, dim=1)
         update = torch.sigmoid(update_x + update_h)
         state = (1 - update) * torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h) + update * before
         states.append(state)
-    return torch.cat(states), state[None]
+    return (torch.stack(states) if sizes is None else torch.cat(states)), state[None]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from model_inputs import random_arrays
-from stand_in_gpu import GPU, TABLES, OnGpu, stand_in_gpu, to_gpu
+from stand_in_gpu import GPU, TABLES, OnGpu, as_graph, stand_in_gpu, to_gpu
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -141,6 +141,36 @@ def test_a_step(name: str) -> None:
     waits = [w for w in gpu.waits if not w.startswith(TABLES)]
     allowed, reason = WAITS.get(name, (0, "no wait is needed"))
     assert len(waits) == allowed, f"{reason}: {Counter(waits)}"
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", "bert4rec comirec esasrec fuxi_alpha gru4rec hstu sasrec".split())
+def test_few_launches_outside_of_graphs(name: str) -> None:
+    """A step of lists that are filled up, whose dense part is a graph, waits for nothing and learns what others do."""
+    cfg = config(f"model/{name}")
+    features = feature_spec(cfg.data, lambda *_: IDS)
+    torch.manual_seed(1)
+    candidates = random_candidates(features)
+    task: Any = without_dropout(cfg.kind.build_task(cfg, features, torch.device("cpu"), candidates))
+    on_gpu, rows = copy.deepcopy(task), random_batch(features, False)
+    rows.queries = task.queries_ahead(rows, draw=3)
+    expected = loss_and_gradients(task, rows)
+    on_gpu.rows_of_graphs = ROWS
+    rows.queries = on_gpu.queries_ahead(rows, draw=3)
+    with stand_in_gpu() as gpu:
+        to_gpu(on_gpu)
+        on_gpu.set_candidates(candidates.to(GPU))
+        batch = rows.to(GPU, non_blocking=True)
+        tables = {id(p) for p in on_gpu.model.items.ids.parameters()}
+        on_gpu.compare = as_graph(gpu, on_gpu.compare, [p for p in on_gpu.parameters() if id(p) not in tables])
+        gpu.waits.clear()
+        gpu.launches.clear()
+        found: Any = loss_and_gradients(on_gpu, batch)
+    torch.testing.assert_close(found.host, expected)
+    for (key, a), b in zip(task.named_parameters(), on_gpu.parameters(), strict=True):
+        torch.testing.assert_close(b.grad.host, a.grad, rtol=1e-4, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}")
+    assert gpu.waits == []
+    assert len(gpu.launches) <= 30, Counter(gpu.launches)
 
 
 @pytest.fixture

@@ -222,11 +222,30 @@ def test_tf32_is_set_where_a_gpu_has_it(
     assert ("trainer.tf32=true: has no effect on GPUs before Ampere" in capsys.readouterr().err) == (capability == 7)
 
 
+OF_LISTS = ("data=sample_sequences", "data.sample.rows=8000", "trainer.batch_size=64", "trainer.max_epochs=2")
+
+
 @pytest.mark.slow
-def test_retrieval_models_say_that_they_are_not_compiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = ("model=sasrec", "data=sample_sequences", "data.sample.rows=2000", "trainer.max_epochs=1")
-    run(tmp_path / "run", *overrides, "trainer.compile=true")
-    assert "trainer.compile=true: has no effect on retrieval models" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["bert4rec", "esasrec", "gru4rec", "hstu", "sasrec"])
+def test_lists_are_compiled_once_for_all_batches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on GPUs, but without Inductor. What is compiled has the sizes of its lists as inputs."""
+    compile_, graphs = torch.compile, []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    dropout = "model.dropout=0" if name != "gru4rec" else "model={dropout: 0, dropout_items: 0}"
+    given = (f"model={name}", *OF_LISTS, dropout, "trainer.precision=32-true")
+    eager = run(tmp_path / "eager", *given)
+    assert "compile_seconds" not in run(tmp_path / "cpu", *given, "trainer.compile=true")["train"]
+    changes_shape = compiled._changes_shape
+    monkeypatch.setattr(compiled, "_changes_shape", lambda task, _: changes_shape(task, True))
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend=count, dynamic=options["dynamic"]))
+    found = run(tmp_path / "compiled", *given, "trainer.compile=true")
+    assert found["train"]["compile_seconds"] > 0
+    assert len(graphs) <= (1 if name != "gru4rec" else 8)  # around the network, which Dynamo cannot trace
+    assert found["test"]["ndcg@10"] == pytest.approx(eager["test"]["ndcg@10"], abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ The order depends only on seed, epoch, rank and chunk, so epoch, step and the nu
 state.
 """
 
+import itertools
 import sys
 import time
 import weakref
@@ -180,8 +181,9 @@ class ParquetLoader:
         self.epoch = 0
         self.step = 0  # batches of this epoch handed out so far
         self.seconds = 0.0  # time that the caller has waited for batches
-        # makes the queries of a batch before it is copied to a GPU, in the thread that copies; None if the model does
-        self.make_queries: Callable[[Batch], Pipelineable] | None = None
+        # makes the queries of a batch before it is copied to a GPU, in the thread that copies, and draws from a number;
+        # None if the model makes them
+        self.make_queries: Callable[[Batch, int], Pipelineable] | None = None
 
     def __len__(self) -> int:
         return self.steps
@@ -216,7 +218,7 @@ class ParquetLoader:
         batches = self._from_chunks() if self.lanes == self._world_size else self._from_lanes()
         if self._device is not None and self._device.type == "cuda":
             batches = (
-                pinned_ahead(batches) if self._upcoming else copied_ahead(batches, self._device, self.make_queries)
+                pinned_ahead(batches) if self._upcoming else copied_ahead(batches, self._device, self._queries_ahead())
             )
         if self._upcoming:
             batches = with_upcoming(batches, self.upcoming, self._upcoming)
@@ -232,6 +234,13 @@ class ParquetLoader:
             if not self._training:  # after an evaluation that stopped early, the next one starts from the beginning
                 self.epoch, self.step = 0, 0
         self.finish_check()
+
+    def _queries_ahead(self) -> Callable[[Batch], Pipelineable] | None:
+        """Return what makes the queries of the next batches, one after another; what it draws follows from the step."""
+        if (make_queries := self.make_queries) is None:
+            return None
+        steps, of = itertools.count(self.step), [self.seed, self.epoch, self._rank]
+        return lambda batch: make_queries(batch, int(np.random.SeedSequence([*of, next(steps)]).generate_state(1)[0]))
 
     def _from_chunks(self) -> Generator[Batch]:
         step, size = self.step, self._chunk_steps

@@ -21,6 +21,7 @@ from recsys.interface.batch import segment_ids_of
 T = TypeVar("T")
 GROUPS = 4  # of lists that are padded together
 _length: int | None = None
+_longest: int | None = None
 
 
 @contextmanager
@@ -37,6 +38,32 @@ def padded_to(length: int) -> Iterator[None]:
 def padded_length() -> int | None:
     """Return L if lists are padded, None if they follow one another."""
     return _length
+
+
+@contextmanager
+def at_most(longest: int | None) -> Iterator[None]:
+    """Pad no list of a block to more or less than this number of values within the block, so that its shape is known.
+
+    longest: at least the length of the longest list; None: the lengths say it, for which the host waits for a GPU
+    """
+    global _longest
+    before, _longest = _longest, longest
+    try:
+        yield
+    finally:
+        _longest = before
+
+
+def has_known_shapes() -> bool:
+    """Return whether no shape depends on numbers that a GPU holds."""
+    return _longest is not None
+
+
+def longest_of(lengths: Tensor) -> int:
+    """Return the number of values that lists are padded to: lengths (B,)."""
+    if _longest is not None:
+        return _longest
+    return int(on_host(lengths).max()) if len(lengths) else 0
 
 
 class _Layout:
@@ -179,7 +206,7 @@ def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
     """
     if _length is not None:
         return x.reshape(lengths.shape[0], _length, x.shape[1]), slice(None)
-    longest = max(int(on_host(lengths).max()), 1) if len(lengths) else 1
+    longest = max(longest_of(lengths), 1)
     layout = _layout(lengths)
     block = torch.ops.fbgemm.jagged_to_padded_dense(x, [layout.offsets()], [longest], 0.0)
     return block, layout.places(x.shape[0], longest)

@@ -4,7 +4,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from recsys.models.common.lists import from_start, is_filled, list_of_each, on_host, padded_length, to_block
+from recsys.models.common.lists import (
+    from_block,
+    from_start,
+    has_known_shapes,
+    is_filled,
+    list_of_each,
+    on_host,
+    padded_length,
+    to_block,
+)
 
 
 def gru_states(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
@@ -12,6 +21,9 @@ def gru_states(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
     if padded_length() is not None:
         block, _ = to_block(x, lengths)
         return gru(block.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1)
+    if has_known_shapes():  # packed lists have steps of other sizes in each batch
+        block, at = to_block(x, lengths)
+        return from_block(gru(block.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1), at)
     if not x.shape[0]:  # nn.GRU takes no empty sequence, and its weights need a gradient on every rank
         return gru(x.new_zeros(1, x.shape[1]))[0][:0]
     steps, order = packed(x, lengths)
