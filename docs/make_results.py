@@ -176,10 +176,13 @@ def zoo_page() -> str:
     for line in lines:
         tables.setdefault(line["data"], []).append(line)
     about = (EXPERIMENTS / "zoo" / "README.md").read_text().rstrip()
-    parts = [about.replace("](../", "](../../experiments/")]
+    worse_on = {data: [x["model"] for x in of[1:] if float(x["high"]) < 0] for data, of in tables.items()}
+    everywhere = [x["model"] for x in lines if all(x["model"] in {y["model"] for y in of} for of in tables.values())]
+    sound = [m for m in dict.fromkeys(everywhere) if not any(m in worse for worse in worse_on.values())]
+    said = f"Level with the best on each of the {len(tables)} data sets below: {', '.join(sound) or 'none'}."
+    parts = [about.replace("](../", "](../../experiments/"), textwrap.fill(said, 120, break_on_hyphens=False)]
     for data, of in tables.items():
-        cheapest = min(float(line["cpu_seconds"]) for line in of)
-        worse = [line["model"] for line in of[1:] if float(line["high"]) < 0]
+        cheapest, worse = min(float(line["cpu_seconds"]) for line in of), worse_on[data]
         level = [line["model"] for line in of if line["model"] not in worse]
         said = (
             f"The best mean is that of {of[0]['model']}. Of {len(of)} models, {len(level)} are level with it: the "

@@ -52,17 +52,20 @@ def assert_equal(make: Make, loss: Callable[[], RetrievalLoss], lists: list[list
                 torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 def test_each_model(make: Make) -> None:
     assert_equal(make, FullSoftmax, LISTS * 4)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", ["sasrec", "bert4rec"])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_each_loss(loss: Callable[[], RetrievalLoss], name: str) -> None:
     assert_equal(ALL[name], loss, LISTS * 4)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_drawn_lists(seed: int) -> None:
     """One long list among short ones, empty ones, unknown items, and totals on both sides of a size."""
