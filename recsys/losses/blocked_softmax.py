@@ -96,11 +96,12 @@ def _loss_and_gradients(
 @_loss_and_gradients.register_fake
 def _(queries: Tensor, items: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
     loss = queries.new_empty((), dtype=torch.promote_types(given[3], torch.float32))
-    return loss, torch.empty_like(queries), torch.empty_like(items)
+    return loss, queries.new_empty(queries.shape), items.new_empty(items.shape)
 
 
-def _keep(ctx: FunctionCtx, output: tuple[Tensor, Tensor, Tensor], **_: Any) -> None:
+def _keep(ctx: FunctionCtx, output: tuple[Tensor, Tensor, Tensor], **_: object) -> None:
     ctx.save_for_backward(*output[1:])
+    ctx.set_materialize_grads(False)  # of the gradients themselves: zeros of all items
 
 
 @once_differentiable  # type: ignore[untyped-decorator]

@@ -192,7 +192,7 @@ class RetrievalTask(nn.Module):
         return self._filled_up(self.model.queries_ahead(batch, draw), batch.rows)
 
     def _filled_up(self, query_batch: QueryBatch, rows: int) -> QueryBatch:
-        return query_batch.filled_up() if rows == self.rows_of_graphs else query_batch
+        return query_batch.filled_up() if rows == self.rows_of_graphs and query_batch.in_order else query_batch
 
     def item_vectors(self, ids: range, max_ids: int, chunk: int = 1 << 16) -> Tensor:
         """Return the vectors (len(ids), d) of these candidates. Collective: each rank passes its own range of ids.

@@ -161,6 +161,7 @@ class HSTU(nn.Module, NextItems, RetrievalModel):
         init_std: standard deviation of the initial vectors of items and positions.
     """
 
+    reads_rows = False
     block: ClassVar[Callable[..., nn.Module]] = HSTUBlock
 
     def __init__(
@@ -181,7 +182,7 @@ class HSTU(nn.Module, NextItems, RetrievalModel):
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = Dropout(dropout)
         self.times = None if times is None else list_beside(features, times, "times")
-        self.reads_rows = times is not None
+        self.reads_rows = type(self).reads_rows or times is not None
         make = type(self).block
         self.blocks = nn.ModuleList(
             make(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)

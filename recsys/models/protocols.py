@@ -184,6 +184,12 @@ class ClosedFormModel(Protocol):
         return {}
 
 
+def says(kind: type, name: str, method: str) -> bool:
+    """Return whether what a class says by an attribute is about its own method: no subclass overrides that alone."""
+    own = next((c for c in kind.__mro__ if name in vars(c) or method in vars(c)), kind)
+    return name in vars(own)
+
+
 def model_kind(target: Callable[..., Any]) -> Kind:
     """Return the kind of the model that a config's `_target_` names.
 

@@ -113,6 +113,8 @@ class Transformer(nn.Module, QueriesAhead, RetrievalModel):
         init_std: standard deviation of the initial embeddings, and of the vectors of positions and of the mask.
     """
 
+    reads_rows = False
+
     def __init__(
         self,
         features: FeatureSpec,
@@ -142,7 +144,7 @@ class Transformer(nn.Module, QueriesAhead, RetrievalModel):
             self.beside = SequenceEmbeddings(features, dim, others, prefix="beside_", init_std=init_std, device=device)
         self.merge = nn.Linear((1 + len(others)) * dim, dim) if others and merge == "concat" else None
         self.context = Context(features, dim, init_std=init_std, device=device) if context else None
-        self.reads_rows = self.beside is not None or context
+        self.reads_rows = type(self).reads_rows or self.beside is not None or context
         self.hidden = nn.Parameter(torch.randn(dim) * init_std) if objective == "masked" else None
         self.places: PlacesFromEnd | None = None
         if block == "plain":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from recsys.losses.task import RetrievalTask, Task
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.items import QueriesAhead
 from recsys.models.common.layers import has_batch_norm
+from recsys.models.common.lists import at_most, known_longest
+from recsys.models.protocols import says
 from recsys.training.module_settings import Updates
 
 GRAPH_STEPS = 3  # PyTorch runs the code, records the graph, and replays it
@@ -160,10 +163,11 @@ def _changes_shape(task: RetrievalTask, on_gpu: bool) -> str | None:
     """Return where compiling has no effect, if the lists of a retrieval task cannot or need not be filled up."""
     if not on_gpu:
         return "on retrieval models on CPUs, where compiled code is slower"
-    if task.model.reads_rows or not isinstance(task.model, QueriesAhead):
-        return f"on {type(task.model).__name__}, which reads more than lists of items here"
-    if not getattr(task.loss, "reads_filled", False):
-        return f"with the loss {type(task.loss).__name__}, which counts all targets of a batch"
+    model, loss = type(task.model), type(task.loss)
+    if task.model.reads_rows or not isinstance(task.model, QueriesAhead) or not says(model, "reads_rows", "encode"):
+        return f"on {model.__name__}, which reads more than lists of items here, or does not say so (reads_rows)"
+    if not getattr(loss, "reads_filled", False) or not says(loss, "reads_filled", "forward"):
+        return f"with the loss {loss.__name__}, which counts all targets of a batch, or does not say (reads_filled)"
     return None
 
 
@@ -203,6 +207,13 @@ def recompute_blocks(model: nn.Module) -> int:
 def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         again = torch.is_grad_enabled()
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs) if again else forward(*args, **kwargs)
+        longest = known_longest()
+
+        def known(*args: Tensor) -> Any:
+            with at_most(longest):  # in the backward pass, too
+                return forward(*args, **kwargs)
+
+        block = partial(forward, **kwargs) if torch.compiler.is_compiling() else known
+        return checkpoint(block, *args, use_reentrant=False) if again else forward(*args, **kwargs)
 
     return run

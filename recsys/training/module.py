@@ -20,6 +20,7 @@ from recsys.losses import LabelLosses
 from recsys.losses.task import RetrievalTask, Task
 from recsys.models.common.items import QueriesAhead
 from recsys.models.common.layers import has_batch_norm
+from recsys.models.protocols import says
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.sharded_model import Placement, ShardedModel
 from recsys.training.compiled import CompiledModel, Eager, compiled_model, recompute_blocks
@@ -121,7 +122,9 @@ class RecsysModule(pl.LightningModule):
         if kind in PIPELINES:
             say_once(f"trainer.pipeline={kind}: {type(task.model).__name__} trains with pipeline=base: {problem}")
         self._loop = Sequential(self.step, self.device)
-        if isinstance(task, RetrievalTask) and isinstance(task.model, QueriesAhead):
+        model = task.model
+        ahead = isinstance(model, QueriesAhead) and says(type(model), "queries_ahead", "make_queries")
+        if isinstance(task, RetrievalTask) and ahead:
             loader.make_queries = task.queries_ahead
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:

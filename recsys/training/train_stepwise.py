@@ -32,6 +32,8 @@ from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
 from recsys.training.trainer import build_module, build_trainer, metrics_of
 
+_trained = False  # whether this process has begun a training
+
 
 def train_stepwise(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> RunResults:
     """Train, validate, calibrate, and test with the best checkpoint. Collective.
@@ -62,8 +64,12 @@ def train_stepwise(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks:
 
 @contextmanager
 def nothing_old_collected() -> Iterator[None]:
-    """Let garbage collections leave out what exists now: to look at it takes half a second of the first steps."""
-    freezes = not gc.get_freeze_count()  # nobody else does
+    """Let garbage collections leave out what exists now: to look at it takes half a second of the first steps.
+
+    Later trainings of a process may find a model of an earlier one, which a collection must free.
+    """
+    global _trained
+    freezes, _trained = not (_trained or gc.get_freeze_count()), True
     if freezes:
         gc.freeze()
     try:

@@ -8,10 +8,16 @@ import pytest
 import torch
 from sequence_models import ALL, ALONE, LISTS, Make, N, batch
 
+from recsys.interface.batch import Batch
 from recsys.interface.candidates import Candidates
-from recsys.losses import BCE, BPR, FullSoftmax, RetrievalLoss, SampledSoftmax
+from recsys.losses import BCE, BPR, FullSoftmax, LossInputs, RetrievalLoss, SampledSoftmax
 from recsys.losses.task import RetrievalTask
+from recsys.models.bert4rec import BERT4Rec
 from recsys.models.common.items import QueryBatch, rounded
+from recsys.models.common.lists import at_most, from_block, to_block, with_first
+from recsys.models.protocols import says
+from recsys.models.sasrec import SASRec
+from recsys.training.compiled import _changes_shape, recompute_blocks
 
 LOSSES: dict[str, Callable[[], RetrievalLoss]] = {
     "full_softmax": lambda: FullSoftmax(label_smoothing=0.1),
@@ -85,7 +91,7 @@ def test_sizes(total: int) -> None:
             lengths = [min(longest, inputs - at) for at in range(0, inputs, longest)]
             given: QueryBatch = task.model.queries_ahead(batch(ALONE, [[1] * (n + 1) for n in lengths]), 0)
             found = given.filled_up()
-            assert found.filled is not None and found.filled.longest == rounded(max(lengths))
+            assert found.filled is not None and found.filled.longest == rounded(max(lengths), 4)
             assert len(found.inputs) == rounded(inputs + 1) == int(found.lengths.sum())
             assert int(found.lengths.max()) <= found.filled.longest
             more = len(found.lengths) - len(lengths)
@@ -94,6 +100,59 @@ def test_sizes(total: int) -> None:
             for name, tensor in vars(given).items():
                 assert not isinstance(tensor, torch.Tensor) or torch.equal(vars(before)[name], tensor), name
     assert all(len(numbers) == 1 for numbers in seen.values())
+
+
+def test_blocks_that_are_computed_again_have_the_same_sizes() -> None:
+    task, rows = (
+        task_of(ALL["transformer-relative"], FullSoftmax()),
+        batch(ALONE, [[1 + i % 12 for i in range(26)]] * 3),
+    )
+    expected = task(rows)[0]
+    task.rows_of_graphs = 3
+    recompute_blocks(task.model)
+    loss, _ = task(rows)
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+
+
+def test_a_list_that_a_model_makes_longer_is_whole() -> None:
+    x, lengths = torch.arange(1.0, 6)[:, None], torch.tensor([3, 2])
+    with at_most(3), with_first(torch.tensor([[10.0], [20.0]]), x, lengths) as (longer, counts):
+        assert from_block(*flat(to_block(longer, counts))).flatten().tolist() == [10, 1, 2, 3, 20, 4, 5]
+
+
+def flat(block: tuple[torch.Tensor, torch.Tensor | slice]) -> tuple[torch.Tensor, torch.Tensor | slice]:
+    return block[0].flatten(0, 1), block[1]
+
+
+class Means(BPR):
+    """Counts all targets."""
+
+    def forward(self, inputs: LossInputs) -> torch.Tensor:
+        return inputs.negative_scores().mean()
+
+
+class OwnQueries(BERT4Rec):
+    """Makes queries in a way of its own."""
+
+    def make_queries(self, batch: Batch) -> QueryBatch:
+        return super().make_queries(batch)
+
+
+class ReadsRows(SASRec):
+    """Reads the rows of a batch."""
+
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: torch.Tensor) -> torch.Tensor:
+        return super().encode(batch, query_batch, vectors)
+
+
+def test_a_subclass_must_say_what_its_own_methods_do() -> None:
+    make = ALL["sasrec"]
+    assert _changes_shape(task_of(make, BPR()), on_gpu=True) is None
+    for task in (task_of(make, Means()), task_of(lambda f, **_: ReadsRows(f), BPR())):
+        assert "or does not say" in str(_changes_shape(task, on_gpu=True))
+    assert says(BERT4Rec, "queries_ahead", "make_queries")
+    assert not says(OwnQueries, "queries_ahead", "make_queries")
 
 
 def test_masks_follow_from_a_number() -> None:

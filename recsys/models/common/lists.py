@@ -54,9 +54,9 @@ def at_most(longest: int | None) -> Iterator[None]:
         _longest = before
 
 
-def has_known_shapes() -> bool:
-    """Return whether no shape depends on numbers that a GPU holds."""
-    return _longest is not None
+def known_longest() -> int | None:
+    """Return what `at_most` has set, where no shape depends on numbers that a GPU holds, or None."""
+    return _longest
 
 
 def longest_of(lengths: Tensor) -> int:
@@ -273,9 +273,11 @@ def with_first(first: Tensor, x: Tensor, lengths: Tensor) -> Iterator[tuple[Tens
         with padded_to(_length + 1):
             yield block.flatten(0, 1), longer
         return
+    grown = None if _longest is None else _longest + 1
     values = x.new_zeros(len(x) + len(first), x.shape[1]).index_copy(0, longer.cumsum(0) - longer, first)
     after = torch.arange(len(x), device=x.device) + list_of_each(lengths, x.shape[0]) + 1
-    yield values.index_copy(0, after, x), longer
+    with at_most(grown):
+        yield values.index_copy(0, after, x), longer
 
 
 def without_repeated(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:

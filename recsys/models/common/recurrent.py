@@ -7,8 +7,8 @@ from torch.nn.utils.rnn import PackedSequence
 from recsys.models.common.lists import (
     from_block,
     from_start,
-    has_known_shapes,
     is_filled,
+    known_longest,
     list_of_each,
     on_host,
     padded_length,
@@ -21,7 +21,7 @@ def gru_states(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
     if padded_length() is not None:
         block, _ = to_block(x, lengths)
         return gru(block.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1)
-    if has_known_shapes():  # packed lists have steps of other sizes in each batch
+    if known_longest() is not None:  # packed lists have steps of other sizes in each batch
         block, at = to_block(x, lengths)
         return from_block(gru(block.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1), at)
     if not x.shape[0]:  # nn.GRU takes no empty sequence, and its weights need a gradient on every rank
