@@ -209,7 +209,7 @@ def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
         again = torch.is_grad_enabled()
         longest = known_longest()
 
-        def known(*args: Tensor) -> Any:
+        def known(*args: Tensor) -> object:
             with at_most(longest):  # in the backward pass, too
                 return forward(*args, **kwargs)
 
