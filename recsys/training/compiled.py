@@ -147,7 +147,7 @@ def compiled_model(
             return Eager()
     elif updates.compile is False:
         return Eager()
-    if isinstance(task, RetrievalTask) and (why := _changes_shape(task, on_gpu)) is not None:
+    if isinstance(task, RetrievalTask) and (why := _no_effect(task, on_gpu)) is not None:
         say_once(f"trainer.compile=true: has no effect {why}")
         return Eager()
     if (why := cannot_compile(device.type)) is not None:
@@ -159,8 +159,8 @@ def compiled_model(
     return CompiledModel(task, batch_size, graphs and on_gpu)
 
 
-def _changes_shape(task: RetrievalTask, on_gpu: bool) -> str | None:
-    """Return where compiling has no effect, if the lists of a retrieval task cannot or need not be filled up."""
+def _no_effect(task: RetrievalTask, on_gpu: bool) -> str | None:
+    """Return where compiling has no effect, since lists cannot or need not be filled up, or None."""
     if not on_gpu:
         return "on retrieval models on CPUs, where compiled code is slower"
     model, loss = type(task.model), type(task.loss)

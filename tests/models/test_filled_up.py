@@ -17,7 +17,7 @@ from recsys.models.common.items import QueryBatch, rounded
 from recsys.models.common.lists import at_most, from_block, to_block, with_first
 from recsys.models.protocols import says
 from recsys.models.sasrec import SASRec
-from recsys.training.compiled import _changes_shape, recompute_blocks
+from recsys.training.compiled import _no_effect, recompute_blocks
 
 LOSSES: dict[str, Callable[[], RetrievalLoss]] = {
     "full_softmax": lambda: FullSoftmax(label_smoothing=0.1),
@@ -103,10 +103,8 @@ def test_sizes(total: int) -> None:
 
 
 def test_blocks_that_are_computed_again_have_the_same_sizes() -> None:
-    task, rows = (
-        task_of(ALL["transformer-relative"], FullSoftmax()),
-        batch(ALONE, [[1 + i % 12 for i in range(26)]] * 3),
-    )
+    task = task_of(ALL["transformer-relative"], FullSoftmax())
+    rows = batch(ALONE, [[1 + i % 12 for i in range(26)]] * 3)
     expected = task(rows)[0]
     task.rows_of_graphs = 3
     recompute_blocks(task.model)
@@ -148,9 +146,9 @@ class ReadsRows(SASRec):
 
 def test_a_subclass_must_say_what_its_own_methods_do() -> None:
     make = ALL["sasrec"]
-    assert _changes_shape(task_of(make, BPR()), on_gpu=True) is None
+    assert _no_effect(task_of(make, BPR()), on_gpu=True) is None
     for task in (task_of(make, Means()), task_of(lambda f, **_: ReadsRows(f), BPR())):
-        assert "or does not say" in str(_changes_shape(task, on_gpu=True))
+        assert "or does not say" in str(_no_effect(task, on_gpu=True))
     assert says(BERT4Rec, "queries_ahead", "make_queries")
     assert not says(OwnQueries, "queries_ahead", "make_queries")
 

@@ -239,8 +239,8 @@ def test_lists_are_compiled_once_for_all_batches(name: str, tmp_path: Path, monk
     given = (f"model={name}", *OF_LISTS, dropout, "trainer.precision=32-true")
     eager = run(tmp_path / "eager", *given)
     assert "compile_seconds" not in run(tmp_path / "cpu", *given, "trainer.compile=true")["train"]
-    changes_shape = compiled._changes_shape
-    monkeypatch.setattr(compiled, "_changes_shape", lambda task, _: changes_shape(task, True))
+    no_effect = compiled._no_effect
+    monkeypatch.setattr(compiled, "_no_effect", lambda task, _: no_effect(task, True))
     monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend=count, dynamic=options["dynamic"]))
     found = run(tmp_path / "compiled", *given, "trainer.compile=true")
     assert found["train"]["compile_seconds"] > 0
