@@ -1,13 +1,15 @@
 """Rounds in which several contestants run one after another, and their rates as ratios with a spread.
 
 Neighbours on a shared machine slow down whole rounds, so that only ratios within a round are compared; CPU seconds are
-measured beside wall seconds, since they suffer less.
+measured beside wall seconds, since they suffer less. Contestants that take turns of a tenth of a second meet the same
+neighbours, so that a few rounds tell a difference of some percent.
 """
 
 import json
 import os
 import platform
 import resource
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -89,6 +91,7 @@ def measure(
     rounds: int,
     unit: str,
     parts: Mapping[str, Mapping[str, float]] | None = None,
+    begun: Mapping[str, Callable[[], bool]] | None = None,
 ) -> None:
     """Run the rounds, print them, and write all samples and ratios to benchmarks/results/TOPIC.json.
 
@@ -102,9 +105,14 @@ def measure(
         rounds: number of rounds; the order changes from round to round.
         unit: what is counted.
         parts: parts of a whole by name, to be drawn as bars.
+        begun: None, or contestants take turns, see `in_turns`.
     """
     samples: dict[str, list[Sample]] = {name: [] for name in contestants}
     for r in range(rounds):
+        if begun is not None:
+            for name, sample in in_turns(contestants, begun).items():
+                samples[name].append(sample)
+            continue
         names = [n for n in contestants if n in samples]
         for name in names[r % len(names) :] + names[: r % len(names)]:
             try:
@@ -161,6 +169,50 @@ def timed(work: Callable[[], object], units: float) -> Callable[[], Sample]:
         return clock.sample(units)
 
     return run
+
+
+def in_turns(
+    contestants: Mapping[str, Callable[[], Sample]], begun: Mapping[str, Callable[[], bool]], turn: float = 0.1
+) -> dict[str, Sample]:
+    """Run contestants of one thread in processes of their own that take turns, and return their samples by CPU seconds.
+
+    Args:
+        contestants: run once each, in a fork of this process; they may start a process.
+        begun: for contestants that start a process, whether what counts has begun there. They run alone until then.
+        turn: seconds of a turn.
+    """
+    groups, answers = {}, {}
+    for name, run in contestants.items():
+        answers[name], answer = os.pipe()
+        groups[name] = os.fork()
+        if not groups[name]:
+            os.setpgid(0, 0)
+            code = 1
+            try:
+                os.write(answer, json.dumps(asdict(run())).encode())
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(answer)
+        os.setpgid(groups[name], groups[name])
+        while name in begun and not begun[name]():
+            time.sleep(turn)
+        os.killpg(groups[name], signal.SIGSTOP)
+    running = dict(groups)
+    while running:
+        for name, group in list(running.items()):
+            os.killpg(group, signal.SIGCONT)
+            time.sleep(turn)
+            if os.waitpid(group, os.WNOHANG)[0]:
+                del running[name]
+            else:
+                os.killpg(group, signal.SIGSTOP)
+    samples = {}
+    for name, answer in answers.items():
+        with open(answer) as file:
+            cpu = Sample(**json.load(file))
+        samples[name] = Sample(cpu.units, cpu.cpu, cpu.cpu)  # the clock ran in the others' turns, too
+    return samples
 
 
 def peer(script: str, *arguments: object) -> Callable[[], Sample]:
