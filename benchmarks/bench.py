@@ -55,7 +55,7 @@ TOPICS = {
     "ranking": Topic("train", ("ranking", "2")),
     "long_histories": Topic("long_histories", ("5",)),
     "table_optimizers": Topic("table_optimizers", ("5",), ("2",)),
-    "host_step": Topic("host_step", ("7",)),
+    "host_step": Topic("host_step", ("1",)),
     "loader": Topic("loader", ("loader",), ("loader", "1000000", "3")),
     "loader_multihot": Topic("loader", ("loader_multihot",)),
     "loader_lists": Topic("loader", ("loader_lists",)),
