@@ -17,6 +17,7 @@ from recsys.models.common.co_occurrence import candidates, distinct, invert, sta
 from recsys.models.protocols import ClosedFormModel
 
 _NUMBERS = 2**25  # of the matrices that are solved at a time
+_UNOBSERVED = 3.0  # times the weight of the observed pairs, where unobserved_weight is null (experiments/retrieval)
 
 
 class IALS(nn.Module, ClosedFormModel):
@@ -29,7 +30,8 @@ class IALS(nn.Module, ClosedFormModel):
 
     Args:
         dim: length of the vectors; time grows with its cube, and the paper's best models have 1,024 and more.
-        unobserved_weight: weight of a pair that was not observed, relative to one that was.
+        unobserved_weight: weight of a pair that was not observed, relative to one that was; None: all pairs of a list
+            and an item together have three times the weight of the observed ones, however many items there are.
         l2: regularisation; 0.003 in the paper, for 20 million ratings.
         power: 1: in proportion to the number of pairs (the paper's setting); 0: equal for all.
         epochs: passes over lists and items.
@@ -39,13 +41,14 @@ class IALS(nn.Module, ClosedFormModel):
 
     vectors: Tensor  # (N, dim); zeros for items of no list
     gram: Tensor  # (dim, dim): the sum of their outer products
+    weight: Tensor  # (): that of a pair that was not observed
 
     def __init__(
         self,
         features: FeatureSpec,
         *,
         dim: Width = 256,
-        unobserved_weight: PositiveFloat = 0.1,
+        unobserved_weight: PositiveFloat | None = None,
         l2: PositiveFloat = 0.01,
         power: Part = 1.0,
         epochs: Count = 16,
@@ -59,6 +62,7 @@ class IALS(nn.Module, ClosedFormModel):
         self.epochs, self.stddev, self.seed = epochs, stddev, seed
         self.register_buffer("vectors", torch.zeros(self.rows, dim, device=device))
         self.register_buffer("gram", torch.zeros(dim, dim, device=device))
+        self.register_buffer("weight", torch.tensor(unobserved_weight or 0.0), persistent=not unobserved_weight)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of the items' vectors and of the equations that are solved at a time."""
@@ -68,9 +72,10 @@ class IALS(nn.Module, ClosedFormModel):
     def fit(self, interactions: ItemLists) -> None:
         """Alternate between the vectors of lists and those of items."""
         lists = distinct(interactions, self.rows)
+        if self.unobserved_weight is None:
+            self.weight = _UNOBSERVED * lists.lengths.sum() / max(1, len(lists) * (self.rows - 1))
         inverse = invert(lists, self.rows)
-        generator = torch.Generator().manual_seed(self.seed)
-        dim = len(self.gram)
+        generator, dim = torch.Generator().manual_seed(self.seed), len(self.gram)
         items = torch.randn(self.rows, dim, generator=generator) * self.stddev / dim**0.5
         items[inverse.lengths == 0] = 0.0
         for _ in range(self.epochs):
@@ -87,9 +92,9 @@ class IALS(nn.Module, ClosedFormModel):
     def _solve(self, lists: JaggedIds, others: Tensor, count: int) -> Tensor:
         """Return the best vectors (B, dim) of B lists of rows of `others` (M, dim), of which `count` are no padding."""
         dim, lengths = others.shape[1], lists.lengths
-        gram = self.unobserved_weight * (others.T @ others)
+        gram = self.weight * (others.T @ others)
         first = starts(lengths)
-        l2 = self.l2 * (lengths + self.unobserved_weight * count).pow(self.power)
+        l2 = self.l2 * (lengths + self.weight * count).pow(self.power)
         solved = torch.zeros(len(lists), dim)
         for rows in _blocks(lengths, dim):
             left, right = gram.repeat(len(rows), 1, 1), torch.zeros(len(rows), dim, 1)

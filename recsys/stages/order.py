@@ -93,7 +93,12 @@ class _BySimilarity(Order):
     """Chooses by scores and the similarity of items: cosines of a source's vectors, or of the shares of categories."""
 
     def __init__(
-        self, relevance: float, vectors: str | None, column: str | None, separator: str | None, candidates: int | None
+        self,
+        relevance: Part = 0.7,
+        vectors: str | None = None,
+        column: str | None = None,
+        separator: str | None = None,
+        candidates: Place | None = 200,
     ) -> None:
         self._relevance, self._most = relevance, candidates
         self._source, self._column, self._separator = vectors, column, separator
@@ -129,16 +134,6 @@ class MMR(_BySimilarity):
         separator: divides text of the column into several categories.
         candidates: number of the best candidates to choose from; null: all.
     """
-
-    def __init__(
-        self,
-        relevance: Part = 0.7,
-        vectors: str | None = None,
-        column: str | None = None,
-        separator: str | None = None,
-        candidates: Place | None = 200,
-    ) -> None:
-        super().__init__(relevance, vectors, column, separator, candidates)
 
     def apply(self, visitor: Visitor, ranked: Ranked, k: int, rng: np.random.Generator) -> Ranked:
         items = ranked.items[: self._most]

@@ -298,6 +298,14 @@ def test_ials_is_where_the_gradients_vanish(fitted: Ids, history: Ids, power: fl
     assert not vectors[binary(fitted).sum(axis=0) == 0].any()
 
 
+def test_the_weight_of_pairs_that_ials_did_not_observe() -> None:
+    """All pairs together have three times the weight of the observed ones, each of which counts once."""
+    model = IALS(spec(), dim=2)
+    model.fit(to_lists([[1, 2, 3, 3], [1, 2], [5]]))
+    np.testing.assert_allclose(model.weight, 3 * 6 / (3 * (N - 1)))
+    assert "weight" not in IALS(spec(), unobserved_weight=0.1).state_dict()  # those of earlier versions have none
+
+
 def test_ials_lowers_its_objective_to_that_of_gradient_descent() -> None:
     fitted = [[1, 2, 3], [1, 2], [2, 3, 4], [5, 6], [5, 6, 7], [1, 3]]
     x = torch.tensor(binary(fitted)[:, 1:])
@@ -308,7 +316,7 @@ def test_ials_lowers_its_objective_to_that_of_gradient_descent() -> None:
         l2 = (of_user * users.square().sum(1)).sum() + (of_item * items.square().sum(1)).sum()
         return (x * (1 - scores).square()).sum() + 0.1 * scores.square().sum() + 0.05 * l2
 
-    model = IALS(spec(), dim=2, epochs=200, l2=0.05)
+    model = IALS(spec(), dim=2, epochs=200, unobserved_weight=0.1, l2=0.05)
     model.fit(to_lists(fitted))
     items = model.vectors.double()
     users = model._solve(interactions.distinct(to_lists(fitted), N), model.vectors, N - 1).double()

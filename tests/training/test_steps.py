@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from checkpoint_states import state as weights
 
 from recsys.base.console import results
 from recsys.base.errors import UserError
@@ -46,22 +46,6 @@ def run(home: Path, name: str, *more: str) -> Any:
     sample = [f"data.sample.rows={ROWS}", f"data.prepared={home / 'prepared'}", "trainer.batch_size=128"]
     where = [] if any(m.startswith("resume=") for m in more) else [f"run_dir={home / name}"]
     return train(compose("train", [*sample, "trainer.threads=1", *where, *more]))
-
-
-def weights(path: Path, tmp: Path) -> dict[str, torch.Tensor]:
-    """Of the newest checkpoint."""
-    dcp_to_torch_save(max(path.glob("checkpoints/step-*")), tmp)
-    found: dict[str, torch.Tensor] = {}
-
-    def flat(value: Any, name: str) -> None:
-        if isinstance(value, dict):
-            for k, v in value.items():
-                flat(v, f"{name}/{k}")
-        elif isinstance(value, torch.Tensor):
-            found[name] = value
-
-    flat(torch.load(tmp, weights_only=False), "")
-    return found
 
 
 def dense(names: Any) -> list[str]:

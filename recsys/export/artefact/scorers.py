@@ -215,8 +215,8 @@ class IALSScores(HistoryScores):
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         own = _arrays(folder)
         self._vectors = own["vectors"]
-        self._gram = options["unobserved_weight"] * own["gram"]
-        self._unobserved, self._l2, self._power = options["unobserved_weight"], options["l2"], options["power"]
+        self._unobserved = options.get("unobserved_weight") or float(own["weight"])
+        self._gram, self._l2, self._power = self._unobserved * own["gram"], options["l2"], options["power"]
 
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._vectors)
