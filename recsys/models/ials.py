@@ -60,9 +60,10 @@ class IALS(nn.Module, ClosedFormModel):
         self.rows = candidates(features, "IALS")
         self.unobserved_weight, self.l2, self.power = unobserved_weight, l2, power
         self.epochs, self.stddev, self.seed = epochs, stddev, seed
+        weight = torch.tensor(unobserved_weight or 0.0, device=device)
         self.register_buffer("vectors", torch.zeros(self.rows, dim, device=device))
         self.register_buffer("gram", torch.zeros(dim, dim, device=device))
-        self.register_buffer("weight", torch.tensor(unobserved_weight or 0.0), persistent=not unobserved_weight)
+        self.register_buffer("weight", weight, persistent=not unobserved_weight)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of the items' vectors and of the equations that are solved at a time."""
@@ -91,9 +92,8 @@ class IALS(nn.Module, ClosedFormModel):
 
     def _solve(self, lists: JaggedIds, others: Tensor, count: int) -> Tensor:
         """Return the best vectors (B, dim) of B lists of rows of `others` (M, dim), of which `count` are no padding."""
-        dim, lengths = others.shape[1], lists.lengths
+        dim, lengths, first = others.shape[1], lists.lengths, starts(lists.lengths)
         gram = self.weight * (others.T @ others)
-        first = starts(lengths)
         l2 = self.l2 * (lengths + self.weight * count).pow(self.power)
         solved = torch.zeros(len(lists), dim)
         for rows in _blocks(lengths, dim):
