@@ -6,6 +6,7 @@ neighbours, so that a few rounds tell a difference of some percent.
 """
 
 import json
+import multiprocessing
 import os
 import platform
 import resource
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -181,38 +183,35 @@ def in_turns(
         begun: for contestants that start a process, whether what counts has begun there. They run alone until then.
         turn: seconds of a turn.
     """
-    groups, answers = {}, {}
+    fork = multiprocessing.get_context("fork")
+
+    def answer(run: Callable[[], Sample], to: Connection) -> None:
+        os.setpgid(0, 0)
+        to.send(run())
+
+    running, answers = {}, {}
     for name, run in contestants.items():
-        answers[name], answer = os.pipe()
-        groups[name] = os.fork()
-        if not groups[name]:
-            os.setpgid(0, 0)
-            code = 1
-            try:
-                os.write(answer, json.dumps(asdict(run())).encode())
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(answer)
-        os.setpgid(groups[name], groups[name])
-        while name in begun and not begun[name]():
-            time.sleep(turn)
-        os.killpg(groups[name], signal.SIGSTOP)
-    running = dict(groups)
+        answers[name], to = fork.Pipe(duplex=False)
+        process = fork.Process(target=answer, args=(run, to))
+        process.start()
+        to.close()
+        group = process.pid
+        assert group is not None
+        os.setpgid(group, group)
+        while name in begun and not begun[name]() and not wait([process.sentinel], turn):
+            pass
+        os.killpg(group, signal.SIGSTOP)
+        running[group] = process
     while running:
-        for name, group in list(running.items()):
+        for group, process in list(running.items()):
             os.killpg(group, signal.SIGCONT)
-            time.sleep(turn)
-            if os.waitpid(group, os.WNOHANG)[0]:
-                del running[name]
-            else:
+            process.join(turn)
+            if process.exitcode is None:
                 os.killpg(group, signal.SIGSTOP)
-    samples = {}
-    for name, answer in answers.items():
-        with open(answer) as file:
-            cpu = Sample(**json.load(file))
-        samples[name] = Sample(cpu.units, cpu.cpu, cpu.cpu)  # the clock ran in the others' turns, too
-    return samples
+            else:
+                del running[group]
+    found = {name: given.recv() for name, given in answers.items()}
+    return {name: Sample(s.units, s.cpu, s.cpu) for name, s in found.items()}  # the clock ran in others' turns, too
 
 
 def peer(script: str, *arguments: object) -> Callable[[], Sample]:

@@ -55,7 +55,7 @@ def at_most(longest: int | None) -> Iterator[None]:
 
 
 def known_longest() -> int | None:
-    """Return what `at_most` has set, where no shape depends on numbers that a GPU holds, or None."""
+    """Return the length that `at_most` declares, or None outside of it."""
     return _longest
 
 
