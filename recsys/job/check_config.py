@@ -284,13 +284,14 @@ def monitor_of(cfg: RunConfig, given: str | None) -> str:
 
 def check_leads(key: str, name: str, measured: list[str]) -> None:
     """Raise UserError if the metric that `key` names is not measured, or if no direction of it is better."""
-    if name not in measured:
-        raise UserError(f"{key}={name}: no such metric{did_you_mean(name, measured)}")
     entry = metric(name)
-    if entry is not None and entry.better is None:
-        raise UserError(
-            f"{key}={name}: neither large nor small values are better ({entry.meaning}); use another metric"
-        )
+    if name not in measured:
+        why = f"no such metric{did_you_mean(name, measured)}"
+    elif entry is not None and entry.better is None:
+        why = f"neither large nor small values are better ({entry.meaning}); use another metric"
+    else:
+        return
+    raise UserError(f"{key}={name}: {why}")
 
 
 def check_monitors(cfg: RunConfig) -> None:
@@ -324,7 +325,7 @@ def _check_calibration(cfg: RunConfig) -> None:
     if not (cfg.kind.scores_rows and any(label.is_calibrated for label in cfg.data.label_kinds.values())):
         why = "calibrates predictions of binary labels and numbers, and this run has neither"
         raise UserError(f"calibration={cfg.calibration}: {why}")
-    if not cfg.data.split.validation and not cfg.data.split.validation_files:
+    if not cfg.data.split.validates:
         raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
 
 

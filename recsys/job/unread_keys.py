@@ -67,11 +67,6 @@ def of_data(reads: Callable[[ResolvedData], bool]) -> Callable[[RunConfig], bool
     return lambda cfg: reads(cfg.data)
 
 
-def draws_negatives(cfg: RunConfig) -> bool:
-    """Return whether metrics are measured among sampled items."""
-    return cfg.protocol.candidates != ["full"]
-
-
 def leaves_out_history(cfg: RunConfig) -> bool:
     return cfg.protocol.filter_history and "full" in cfg.protocol.candidates
 
@@ -93,11 +88,6 @@ def has_tables(cfg: RunConfig) -> bool:
     return own is None or not own.constants.get("generates")
 
 
-def has_moments(cfg: RunConfig) -> bool:
-    """Return whether the tables' optimizer has the rates beta1 and beta2."""
-    return "adam" in cfg.optim.sparse.name
-
-
 def reads_validation(data: ResolvedData) -> bool:
     """Return whether the share of validation rows matters: 0 always does."""
     of_files = data.split.by == "files" and not data.split.validation_files
@@ -112,8 +102,8 @@ RULES = (
     Rule(("metrics.k",), of_data(lambda d: d.together), "with data.group.together=true"),
     Rule(("metrics.slice_values",), lambda cfg: bool(cfg.metrics.slices or cfg.protocol.exposure), SLICED),
     Rule(("protocol.rank_repeats",), leaves_out_history, "where protocol.filter_history leaves out the history"),
-    Rule(("protocol.negatives", "protocol.seed"), draws_negatives, "where protocol.candidates samples items"),
-    Rule(("optim.sparse.beta*",), has_moments, "by optim.sparse.name=adam and its like"),
+    Rule(("protocol.negatives", "protocol.seed"), lambda c: c.protocol.candidates != ["full"], "by sampled candidates"),
+    Rule(("optim.sparse.beta*",), lambda c: "adam" in c.optim.sparse.name, "by optim.sparse.name=adam and its like"),
     Rule(("optim.interval",), lambda cfg: cfg.optim.scheduler is not None, "by schedules other than constant"),
     Rule(("trainer.loss_scale",), lambda cfg: cfg.precision == "16-mixed", "with trainer.precision=16-mixed"),
     Rule(LABEL_KEYS, of_data(lambda d: d.label.column is not None), "with data.label.column"),

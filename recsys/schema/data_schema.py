@@ -303,6 +303,11 @@ class SplitConfig:
         list, "files: globs of files whose rows are in no split; features that look back read them"
     )
 
+    @property
+    def validates(self) -> bool:
+        """Return whether rows are held out for validation."""
+        return bool(self.validation or self.validation_files)
+
 
 @dataclass(config=CHECKED)
 class SampleConfig:

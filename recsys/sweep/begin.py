@@ -117,8 +117,11 @@ def _check_trials(first: DictConfig, last: DictConfig) -> None:
 def metric_of(cfg: RunConfig, settings: SweepConfig) -> str:
     """Return the metric that ranks the trials, of which `cfg` is one. Raises UserError if they do not have it."""
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
-    measured = ("validation", "test") if cfg.data.split.test else ("validation",)
-    valid = [f"{split}/{m}" for split in measured for m in cfg.kind.metric_names(cfg)]
+    held_out = {"validation": cfg.data.split.validates, "test": cfg.data.split.test}
+    if metric.startswith("validation/") and not held_out["validation"]:
+        test = f"sweep.metric={metric.replace('validation', 'test')} or " if held_out["test"] else ""
+        raise UserError(f"sweep.metric={metric}: no rows validate; set {test}data.split.validation above 0")
+    valid = [f"{split}/{m}" for split, rows in held_out.items() if rows for m in cfg.kind.metric_names(cfg)]
     check_leads("sweep.metric", metric, valid)
     entry = metrics_table.metric(metric)
     if settings.prune and (metric.startswith("test/") or (entry is not None and entry.of_lists)):

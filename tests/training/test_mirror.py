@@ -155,12 +155,12 @@ def test_places_that_hold_no_copy(commands: Commands, place: str) -> None:
     assert status == 2 and "checkpoint.mirror" in error
 
 
-@pytest.mark.parametrize("key", [f"checkpoint.mirror={URL}", "metrics_port=9455"])
-def test_trials_share_neither_a_mirror_nor_a_port(commands: Commands, key: str) -> None:
+@pytest.mark.parametrize("key", [f"checkpoint.mirror={URL}", "metrics_port=9455", "data.split.validation=0"])
+def test_what_no_sweep_takes(commands: Commands, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     from recsys.sweep import begin
 
-    assert begin.begin([*MINE[:-2], "-m", "seed=1,2", "sweep.jobs=2", key]) == 2
-    assert not Path("outputs").exists()
+    assert begin.begin([*MINE[:-2], "seed=1,2", "sweep.jobs=2", key]) == 2
+    assert key.partition("=")[0] in capsys.readouterr().err and not Path("outputs").exists()
 
 
 @pytest.mark.parametrize("file", [None, "a/checkpoints/step-00000010/state.pt"])
