@@ -18,6 +18,7 @@ from recsys.schema.fields import defaults, flatten
 MAX_SHOWN = 20
 SHARES = ("order", "time", "random", "hash")
 SLICED = "with metrics.slices or protocol.exposure"
+FILTERED = "where protocol.filter_history leaves out the history"
 IN_SHARES = f"with data.split.by={', '.join(SHARES)}"
 TIMED = ("time", "hash", "kfold")
 TRAINER = (
@@ -67,10 +68,6 @@ def of_data(reads: Callable[[ResolvedData], bool]) -> Callable[[RunConfig], bool
     return lambda cfg: reads(cfg.data)
 
 
-def leaves_out_history(cfg: RunConfig) -> bool:
-    return cfg.protocol.filter_history and "full" in cfg.protocol.candidates
-
-
 def draws_rows(data: ResolvedData) -> bool:
     """Return whether the split draws rows, which its seed decides."""
     return data.split.by in ("random", "hash", "kfold") or data.split.validation_rows == "random"
@@ -101,7 +98,7 @@ RULES = (
     Rule(("metrics.bins", "metrics.exact_rows"), lambda cfg: cfg.kind.scores_rows, "by models that score rows"),
     Rule(("metrics.k",), of_data(lambda d: d.together), "with data.group.together=true"),
     Rule(("metrics.slice_values",), lambda cfg: bool(cfg.metrics.slices or cfg.protocol.exposure), SLICED),
-    Rule(("protocol.rank_repeats",), leaves_out_history, "where protocol.filter_history leaves out the history"),
+    Rule(("protocol.rank_repeats",), lambda c: c.protocol.filter_history and "full" in c.protocol.candidates, FILTERED),
     Rule(("protocol.negatives", "protocol.seed"), lambda c: c.protocol.candidates != ["full"], "by sampled candidates"),
     Rule(("optim.sparse.beta*",), lambda c: "adam" in c.optim.sparse.name, "by optim.sparse.name=adam and its like"),
     Rule(("optim.interval",), lambda cfg: cfg.optim.scheduler is not None, "by schedules other than constant"),

@@ -26,6 +26,7 @@ from recsys.base.console import results
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose, conf_dir, file_of_choice
+from recsys.job.check_built import check_job
 from recsys.job.run_config import RunConfig
 
 PAPER = re.compile(r"(.+?): .*?, ((?:19|20)\d\d), https://(\S+?)(?=[.,]?(?:\s|$))")
@@ -57,12 +58,9 @@ class Entry:
 
 def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
     """Yield all choices of `model`; with overrides, each is checked with them."""
-    for name, run in configs(overrides):
-        problem = None
+    for name, run, problem in configs(overrides):
         try:
-            if overrides:
-                from recsys.job.check_built import check_job
-
+            if overrides and problem is None:
                 check_job(run)
         except UserError as e:
             problem = str(e)
@@ -78,8 +76,8 @@ def paper_of(name: str, target: str) -> str:
     return " ".join((inspect.getdoc(import_module(target.rpartition(".")[0])) or "").split("\n\n")[0].split())
 
 
-def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
-    """Yield the name and the config of each choice of `model`.
+def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig, str | None]]:
+    """Yield the name and the config of each choice of `model`, and why overrides of a model's keys do not fit it.
 
     Hydra takes a tenth of a second for a config. Models whose YAML files have the same defaults, such as a loss, differ
     in the node `model` alone, and share one, unless that node refers to others.
@@ -93,12 +91,20 @@ def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
             model: Any = OmegaConf.to_container(OmegaConf.create({"model": node}), resolve=True)
         except InterpolationResolutionError:
             model = None
+        problem = None
         if chosen or model is None or defaults not in shared:
-            run = RunConfig.of(compose("train", [f"model={file.stem}", *overrides]))
+            choice = [f"model={file.stem}"]
+            try:
+                with command_line.explained([*choice, *overrides]):
+                    run = RunConfig.of(compose("train", [*choice, *overrides]))
+            except UserError as e:
+                if not chosen:
+                    raise
+                run, problem = RunConfig.of(compose("train", choice)), str(e)
             shared.setdefault(defaults, run)
         else:
             run = shared[defaults].changed(model)
-        yield file.stem, run
+        yield file.stem, run, problem
 
 
 def needs(cfg: RunConfig) -> str:

@@ -51,8 +51,7 @@ def end_message(trial: Trial, run: TrialRun, sweep: Sweep, folder: Path) -> str:
     """Return the message at the end of a run, and of its trial if it is the last run."""
     value = f", {sweep.metric} {run.metrics[sweep.metric]:.5f}" if sweep.metric in run.metrics else ""
     line = f"{name(trial, run, sweep)} {_status(run, sweep, folder)}{value} ({run.seconds:.0f} s)"
-    if len(trial.runs) > 1 and trial.status == "ok":
-        number = len(trial.runs)
+    if (number := len(trial.runs)) > 1 and trial.status == "ok":
         line += f"; trial {trial.number}, {number} {sweep.unit}s: {sweep.metric} {_number(trial, sweep.metric)}"
         if sweep.metric in trial.deviation:
             line += f", 95 % interval of the mean {_interval(trial, sweep.metric)}"
@@ -107,11 +106,10 @@ def table(sweep: Sweep, folder: Path) -> None:
 def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:
     """Print the number of trials in each state, and the command to resume."""
     states = [t.status for t in sweep.trials]
-    done = states.count("ok")
     rest = [f"{states.count(s)} {s}" for s in ("running", "interrupted", "pruned", *FAILED) if s in states]
     waiting = states.count("waiting") + max(sweep.wanted - len(states), 0)
     rest += [f"{waiting} waiting"] * bool(waiting)
-    say(f"{done} of {sweep.wanted} trials succeeded" + "".join(f", {r}" for r in rest))
+    say(f"{states.count('ok')} of {sweep.wanted} trials succeeded" + "".join(f", {r}" for r in rest))
     left = waiting or any(s in states for s in ("interrupted", "running", *FAILED))
     if left and not running:
         say(f"resume with: python -m recsys.sweep resume {shlex.quote(str(folder))}")
