@@ -183,12 +183,13 @@ def zoo_page() -> str:
     parts = [about.replace("](../", "](../../experiments/"), textwrap.fill(said, 120, break_on_hyphens=False)]
     for data, of in tables.items():
         cheapest, worse = min(float(line["cpu_seconds"]) for line in of), worse_on[data]
-        level = [line["model"] for line in of if line["model"] not in worse]
+        level = len(of) - 1 - len(worse)
         said = (
-            f"The best mean is that of {of[0]['model']}. Of {len(of)} models, {len(level)} are level with it: the "
-            f"interval of their difference has zero. {', '.join(worse) or 'None'} {'is' if len(worse) == 1 else 'are'} "
-            "worse."
+            f"The best mean is that of {of[0]['model']}. Of the {len(of) - 1} others, {level or 'none'} "
+            f"{'is' if level <= 1 else 'are'} level with it: the interval of the difference has zero."
         )
+        if level:
+            said += f" {', '.join(worse) or 'None'} {'is' if len(worse) <= 1 else 'are'} worse."
         rows = [
             f"## {data}",
             "",
