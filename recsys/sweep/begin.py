@@ -119,7 +119,7 @@ def metric_of(cfg: RunConfig, settings: SweepConfig) -> str:
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
     held_out = {"validation": cfg.data.split.validates, "test": cfg.data.split.test}
     if metric.startswith("validation/") and not held_out["validation"]:
-        test = f"sweep.metric={metric.replace('validation', 'test')} or " if held_out["test"] else ""
+        test = f"sweep.metric={metric.replace('validation', 'test', 1)} or " if held_out["test"] else ""
         raise UserError(f"sweep.metric={metric}: no rows validate; set {test}data.split.validation above 0")
     valid = [f"{split}/{m}" for split, rows in held_out.items() if rows for m in cfg.kind.metric_names(cfg)]
     check_leads("sweep.metric", metric, valid)
