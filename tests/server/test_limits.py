@@ -250,7 +250,7 @@ def predict(served: Served) -> requests.Response:
 
 
 def test_deadlines_skip_work_that_has_not_begun(tmp_path: Path) -> None:
-    model = fake_models.write_model(tmp_path / "ctr", seconds=0.2)
+    model = fake_models.write_model(tmp_path / "ctr", seconds=0.8)  # the last of three may come late
     with serving(model, timeout_us=100_000) as served:  # the default of requests that name none
         batches = served.core.registry.get("ctr").versions["current"].servable.batches  # type: ignore[attr-defined]
         batches.clear()
@@ -261,9 +261,9 @@ def test_deadlines_skip_work_that_has_not_begun(tmp_path: Path) -> None:
             time.sleep(0.02)
         for t in threads:
             t.join()
-        time.sleep(0.3)
+        time.sleep(0.9)
         assert found == [504] * 3 and len(batches) == 1
-        longer = requests.post(f"{served.url}/predict", json={"rows": [{"a": None}]}, headers={"timeout": "900000"})
+        longer = requests.post(f"{served.url}/predict", json={"rows": [{"a": None}]}, headers={"timeout": "9000000"})
         assert longer.status_code == 200  # the request's own deadline replaces the default
 
 
